@@ -1,0 +1,44 @@
+// registry.h: the table of schemes. A new scheme is one file that defines a `Scheme`, and one line
+// in registry.cc; command line, documentation and law tests follow from the table.
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "thinwire/compress/compressor.h"
+#include "thinwire/core/options.h"
+#include "thinwire/core/view.h"
+
+namespace thinwire {
+
+struct Scheme {
+  std::string name;
+  std::uint8_t id = 0;  // on the wire, for ever
+  std::string paper;
+  std::string summary;     // one sentence
+  std::string bits;        // per element on the wire, as text for tables
+  bool reducible = false;  // travels by all-reduce: volume does not grow with the number of workers
+  bool biased = false;
+  bool feedback = false;  // keeps what it does not send
+  bool stochastic = false;
+  std::vector<Option> options;
+  std::vector<std::string>
+      variants;  // further settings that the law tests try, as "key=value,key=value"
+  std::unique_ptr<Compressor> (*make)(const Options& options, const Bucket& bucket,
+                                      const Site& site) = nullptr;
+};
+
+const std::vector<const Scheme*>& schemes();
+
+// Throws an Error that lists the known names.
+const Scheme& find_scheme(std::string_view name);
+
+// Checks the configuration and the bucket, then makes the compressor.
+std::unique_ptr<Compressor> make_compressor(const Config& config, const Bucket& bucket,
+                                            const Site& site);
+
+}  // namespace thinwire

@@ -1,0 +1,29 @@
+// status.h: what a decoder answers. Bytes from the network are hostile, so decoding never throws,
+// prints or allocates for a message: it returns one of these, and the caller, who knows rank and
+// bucket, writes the sentence. SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstdint>
+
+namespace thinwire {
+
+enum class Code : std::uint8_t {
+  ok,
+  truncated,     // fewer bytes than the content needs
+  bad_magic,     // not one of our frames or files
+  bad_version,   // written by a format this build does not read
+  bad_checksum,  // damaged on the way
+  bad_value,     // a field outside its range
+  mismatch,      // well formed, but not what was expected here
+  skipped,       // no error: a rank met a non-finite gradient, so nobody takes this step
+};
+
+// A code and a fixed sentence that says what was wrong; `what` points to static storage.
+struct [[nodiscard]] Status {
+  Code code = Code::ok;
+  const char* what = "ok";
+
+  constexpr bool ok() const { return code == Code::ok; }
+};
+
+}  // namespace thinwire

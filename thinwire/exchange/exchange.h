@@ -1,0 +1,82 @@
+// exchange.h: averages the buckets of a model over the workers, step by step, in the background.
+//
+//     thinwire::Exchange exchange(group, buckets, thinwire::Config::parse("dgc:density=0.001"));
+//     for each step:
+//       exchange.submit(0, gradient_of_bucket_0);     // as soon as a bucket's gradients are there,
+//       in any order exchange.submit(1, ...); auto step = exchange.finish();                // each
+//       bucket now holds the average, bit-identical on all ranks if (!step.skipped)
+//       optimizer.step();
+//
+// One thread of the exchange encodes, issues every collective and decodes. Collectives therefore
+// leave each rank in one order: buckets by number, a further round of bucket b right after the
+// first of bucket b + 2. That order follows from the bucket numbers alone, never from timing, so
+// ranks cannot disagree on it (as they can when second rounds start from completion callbacks).
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "thinwire/comm/group.h"
+#include "thinwire/compress/compressor.h"
+#include "thinwire/core/options.h"
+#include "thinwire/core/state.h"
+#include "thinwire/core/view.h"
+
+namespace thinwire {
+
+// Sums since the exchange was made.
+struct Report {
+  std::uint64_t steps = 0;
+  std::uint64_t skipped = 0;        // steps that a non-finite gradient on some rank made void
+  std::uint64_t payload_bytes = 0;  // what this rank's encoders wrote
+  std::uint64_t dense_bytes = 0;    // the same gradients as f32
+  Traffic traffic;                  // what the engine really moved
+  double encode_seconds = 0;
+  double wait_seconds = 0;  // waiting for collectives that were not done yet
+  double decode_seconds = 0;
+
+  double ratio() const {
+    return payload_bytes ? static_cast<double>(dense_bytes) / static_cast<double>(payload_bytes)
+                         : 0;
+  }
+};
+
+struct StepResult {
+  std::uint64_t step = 0;
+  bool skipped =
+      false;  // some rank's gradient was not finite: buckets hold zeros, memory keeps the gradients
+};
+
+class Exchange {
+ public:
+  // All buckets under one configuration, or one per bucket. Checks that all ranks agree on it;
+  // throws an Error that names the first rank that differs. The group must outlive the exchange and
+  // be used by nobody else meanwhile.
+  Exchange(Group& group, std::vector<Bucket> buckets, const Config& config);
+  Exchange(Group& group, std::vector<Bucket> buckets, const std::vector<Config>& configs);
+  ~Exchange();
+  Exchange(const Exchange&) = delete;
+  Exchange& operator=(const Exchange&) = delete;
+
+  // Hands over the gradient of a bucket; on finish() the same memory holds the average. Each bucket
+  // once per step.
+  void submit(std::uint16_t bucket, TensorView gradient, Stream stream = {});
+
+  // Waits for all buckets of the step. An error of the step (a damaged frame, a silent rank) is
+  // thrown here, after what was sent has been put back into memory; it names the rank and bucket.
+  // No further step is possible then.
+  StepResult finish();
+
+  // Between steps only.
+  Report report() const;
+  void visit_state(StateVisitor& visitor);
+
+ private:
+  class Engine;
+  std::unique_ptr<Engine> engine_;
+};
+
+}  // namespace thinwire

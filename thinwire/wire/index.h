@@ -1,0 +1,56 @@
+// index.h: coders for a chunk's sorted indices. All write the gaps between neighbours, bits from
+// the lowest up; they differ in what they spend and in whether a decoder can work in parallel
+// inside the chunk.
+//
+//   golomb       gap / divisor in unary, remainder in (truncated) binary; Rice is its power-of-two
+//   case. Within 1 % of
+//                the entropy of uniform supports. The default on the CPU.
+//   elias_fano   low bits plain, high parts as a bitmap: about 0.5 bit more, decodes with select in
+//   parallel. gap          an adaptive binary model of the gaps: goes below the uniform bound where
+//   survivors cluster.
+//
+// docs/wire_format.md gives every bit, with a worked example per coder.
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+
+#include "thinwire/core/status.h"
+#include "thinwire/core/view.h"
+
+namespace thinwire {
+
+enum class IndexCoder : std::uint8_t {
+  golomb = 0,
+  elias_fano = 1,
+  gap = 2
+};  // ids on the wire, for ever
+
+// How a frame's encoder chooses: the smallest of all, or one of them always.
+enum class IndexChoice : std::uint8_t { smallest, golomb, elias_fano, gap };
+
+// What a chunk's directory entry says of its indices.
+struct IndexCode {
+  IndexCoder coder = IndexCoder::golomb;
+  std::uint8_t parameter = 0;  // golomb, gap: divisor code; elias_fano: low bits
+  std::size_t bytes = 0;
+};
+
+// An upper bound of index_encode's bytes for `count` indices below `extent`, whatever they are and
+// whatever `choice`.
+std::size_t index_bound(std::size_t count, std::uint32_t extent);
+
+// Codes sorted, distinct indices below `extent`, at least one, into `out`, which holds
+// index_bound() bytes.
+IndexCode index_encode(std::span<const std::uint32_t> indices, std::uint32_t extent,
+                       IndexChoice choice, Bytes out);
+
+// Decodes exactly out.size() indices from exactly code.bytes bytes. Anything else - an index not
+// above its predecessor or not below `extent`, bytes left over, set bits in the padding - is an
+// error, and `out` is then unspecified.
+Status index_decode(const IndexCode& code, ConstBytes bytes, std::uint32_t extent,
+                    std::span<std::uint32_t> out);
+
+}  // namespace thinwire
