@@ -1,11 +1,11 @@
 // dgc.h: the pass over a bucket that is Deep Gradient Compression. In one sweep: scale the gradient
 // (local clipping), accumulate, compare with the threshold, take out what passes. Per element, all
-// products and sums rounded singly:
+// products and sums rounded singly, with d = scale*g:
 //
-//     none       v' = scale*g                                 (top-k without feedback; u and v are
-//     not touched) residual   v' = v + scale*g                             (gradient dropping; u is
-//     not touched) momentum   u' = m*u + scale*g       v' = v + u' nesterov   u' = m*(u + scale*g)
-//     v' = v + (u' + scale*g)
+//     none       v' = d                        top-k without feedback; u and v are not touched
+//     residual   v' = v + d                    gradient dropping; u is not touched
+//     momentum   u' = m*u + d,   v' = v + u'
+//     nesterov   u' = m*(u + d), v' = v + (u' + d)
 //
 //     v' not finite      u, v stay as they were, and the pass reports it
 //     |v'| >= threshold  taken: (index, v', u') are appended, u = v = 0   (factor masking)
@@ -29,8 +29,9 @@ struct DgcRule {
   float threshold = 0.0f;  // > 0, so that zeros never pass
 };
 
-// Where survivors go: three arrays with room for all `count` elements of the call. `velocity` (u')
-// may be null unless accumulate is momentum or nesterov.
+// Where survivors go: three arrays with room for all `count` elements of the call; what lies in
+// them behind the picked ones afterwards is undefined. `velocity` (u') is written, and must not be
+// null, only where accumulate is momentum or nesterov.
 struct Picked {
   std::uint32_t* index = nullptr;
   float* value = nullptr;

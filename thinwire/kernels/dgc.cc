@@ -1,0 +1,59 @@
+// dgc.cc: Deep Gradient Compression, one element after the other.
+// SPDX-License-Identifier: Apache-2.0
+#include "thinwire/kernels/dgc.h"
+
+#include <cmath>
+
+namespace thinwire {
+namespace {
+
+struct Pair {
+  float u = 0, v = 0;
+};
+
+Pair advance(const DgcRule& rule, float g, Pair old) {
+  const float d = rule.scale * g;
+  switch (rule.accumulate) {
+    case Accumulate::none:
+      return {old.u, d};
+    case Accumulate::residual:
+      return {old.u, old.v + d};
+    case Accumulate::momentum: {
+      const float u = rule.momentum * old.u + d;
+      return {u, old.v + u};
+    }
+    case Accumulate::nesterov: {
+      const float u = rule.momentum * (old.u + d);
+      return {u, old.v + (u + d)};
+    }
+  }
+  return old;
+}
+
+}  // namespace
+
+DgcTally dgc_pass_reference(const DgcRule& rule, const float* g, float* u, float* v,
+                            std::size_t count, std::uint32_t first, const Picked& out) {
+  const bool has_v = rule.accumulate != Accumulate::none;
+  const bool has_u = has_v && rule.accumulate != Accumulate::residual;
+  DgcTally tally;
+  for (std::size_t i = 0; i < count; ++i) {
+    Pair now = advance(rule, g[i], {has_u ? u[i] : 0, has_v ? v[i] : 0});
+    if (!std::isfinite(now.v)) {
+      tally.finite = false;
+      continue;
+    }
+    if (std::fabs(now.v) >= rule.threshold) {
+      out.index[tally.picked] = first + static_cast<std::uint32_t>(i);
+      out.value[tally.picked] = now.v;
+      if (has_u) out.velocity[tally.picked] = now.u;
+      ++tally.picked;
+      now = {};
+    }
+    if (has_u) u[i] = now.u;
+    if (has_v) v[i] = now.v;
+  }
+  return tally;
+}
+
+}  // namespace thinwire

@@ -1,0 +1,188 @@
+// dgc_hwy.cc: Deep Gradient Compression with the widest vectors of the machine.
+// SPDX-License-Identifier: Apache-2.0
+#include "thinwire/kernels/dgc.h"
+
+#undef HWY_TARGET_INCLUDE
+#define HWY_TARGET_INCLUDE "thinwire/kernels/dgc_hwy.cc"
+#include <hwy/foreach_target.h>
+// After foreach_target, as Highway wants it.
+#include <hwy/highway.h>
+
+#include <limits>
+
+HWY_BEFORE_NAMESPACE();
+namespace thinwire {
+namespace HWY_NAMESPACE {
+namespace hn = hwy::HWY_NAMESPACE;
+
+// One call. Functions that may take elements out are given how many were picked before, and return
+// how many are now: a count in memory would make each vector wait for the stores of the last.
+template <Accumulate accumulate>
+class Pass {
+ public:
+  using D = hn::ScalableTag<float>;
+  using V = hn::Vec<D>;
+  static constexpr bool has_v = accumulate != Accumulate::none;
+  static constexpr bool has_u = has_v && accumulate != Accumulate::residual;
+
+  Pass(const DgcRule& rule, const float* g, float* u, float* v, std::uint32_t first,
+       const Picked& out)
+      : rule_(rule), g_(g), u_(u), v_(v), first_(first), out_(out) {}
+
+  DgcTally run(std::size_t count) {
+    const std::size_t lanes = hn::Lanes(D());
+    std::size_t i = 0, picked = 0;
+    for (; count - i >= 4 * lanes; i += 4 * lanes) picked = four(i, lanes, picked);
+    for (; count - i >= lanes; i += lanes) picked = one(i, picked);
+    return rest(i, count, picked);
+  }
+
+ private:
+  // u' and v' of the vector at i.
+  HWY_INLINE void advance(std::size_t i, V& u, V& v) const {
+    const D d;
+    const V step = hn::Mul(hn::Set(d, rule_.scale), hn::LoadU(d, g_ + i));
+    if constexpr (!has_v) {
+      v = step;
+    } else if constexpr (!has_u) {
+      v = hn::Add(hn::LoadU(d, v_ + i), step);
+    } else if constexpr (accumulate == Accumulate::momentum) {
+      u = hn::Add(hn::Mul(hn::Set(d, rule_.momentum), hn::LoadU(d, u_ + i)), step);
+      v = hn::Add(hn::LoadU(d, v_ + i), u);
+    } else {
+      u = hn::Mul(hn::Set(d, rule_.momentum), hn::Add(hn::LoadU(d, u_ + i), step));
+      v = hn::Add(hn::LoadU(d, v_ + i), hn::Add(u, step));
+    }
+  }
+
+  static HWY_INLINE hn::Mask<D> is_below(V v, float limit) {
+    return hn::Lt(hn::Abs(v), hn::Set(D(), limit));
+  }
+  static HWY_INLINE bool all_below(V v0, V v1, V v2, V v3, float limit) {
+    return hn::AllTrue(D(), hn::And(hn::And(is_below(v0, limit), is_below(v1, limit)),
+                                    hn::And(is_below(v2, limit), is_below(v3, limit))));
+  }
+
+  // Four vectors. At the usual densities nothing passes, which one branch finds out: what is not
+  // finite is not below the threshold either. Where something passes, all four are compressed
+  // without asking which, since a branch guessed wrongly costs more.
+  HWY_INLINE std::size_t four(std::size_t i, std::size_t lanes, std::size_t picked) {
+    const std::size_t i1 = i + lanes, i2 = i1 + lanes, i3 = i2 + lanes;
+    V u0 = hn::Zero(D()), u1 = u0, u2 = u0, u3 = u0, v0 = u0, v1 = u0, v2 = u0, v3 = u0;
+    advance(i, u0, v0);
+    advance(i1, u1, v1);
+    advance(i2, u2, v2);
+    advance(i3, u3, v3);
+    if (HWY_LIKELY(all_below(v0, v1, v2, v3, rule_.threshold))) {
+      keep(i, u0, v0);
+      keep(i1, u1, v1);
+      keep(i2, u2, v2);
+      keep(i3, u3, v3);
+      return picked;
+    }
+    if (HWY_LIKELY(all_below(v0, v1, v2, v3, infinity))) {
+      return take(i3, u3, v3, take(i2, u2, v2, take(i1, u1, v1, take(i, u0, v0, picked))));
+    }
+    return one(i3, one(i2, one(i1, one(i, picked))));
+  }
+
+  // One vector, with all that can happen in it.
+  HWY_NOINLINE std::size_t one(std::size_t i, std::size_t picked) {
+    const D d;
+    V u = hn::Zero(d), v = u;
+    advance(i, u, v);
+    const auto finite = is_below(v, infinity);
+    if (hn::AllTrue(d, finite)) return take(i, u, v, picked);
+    finite_ = false;
+    V old_u = hn::Zero(d), old_v = old_u;
+    if constexpr (has_u) old_u = hn::LoadU(d, u_ + i);
+    if constexpr (has_v) old_v = hn::LoadU(d, v_ + i);
+    const auto taken = hn::And(finite, passes(v));
+    picked = append(i, u, v, taken, picked);
+    keep(i, hn::IfThenElse(finite, hn::IfThenZeroElse(taken, u), old_u),
+         hn::IfThenElse(finite, hn::IfThenZeroElse(taken, v), old_v));
+    return picked;
+  }
+
+  // One vector that is known to be finite.
+  HWY_INLINE std::size_t take(std::size_t i, V u, V v, std::size_t picked) const {
+    const auto taken = passes(v);
+    keep(i, hn::IfThenZeroElse(taken, u), hn::IfThenZeroElse(taken, v));
+    return append(i, u, v, taken, picked);
+  }
+
+  HWY_INLINE hn::Mask<D> passes(V v) const {
+    return hn::Ge(hn::Abs(v), hn::Set(D(), rule_.threshold));
+  }
+
+  HWY_INLINE void keep(std::size_t i, V u, V v) const {
+    if constexpr (has_u) hn::StoreU(u, D(), u_ + i);
+    if constexpr (has_v) hn::StoreU(v, D(), v_ + i);
+  }
+
+  // Whole vectors are written: picked <= i, so they end inside the lists. A compressing store would
+  // write less but is microcode on Zen 4.
+  HWY_INLINE std::size_t append(std::size_t i, V u, V v, hn::Mask<D> taken,
+                                std::size_t picked) const {
+    const D d;
+    const hn::RebindToUnsigned<D> du;
+    // Iota of a constant is one load; of a variable, lanes through memory and a stall.
+    const auto index =
+        hn::Add(hn::Set(du, first_ + static_cast<std::uint32_t>(i)), hn::Iota(du, 0));
+    hn::StoreU(hn::Compress(index, hn::RebindMask(du, taken)), du, out_.index + picked);
+    hn::StoreU(hn::Compress(v, taken), d, out_.value + picked);
+    if constexpr (has_u) hn::StoreU(hn::Compress(u, taken), d, out_.velocity + picked);
+    return picked + hn::CountTrue(d, taken);
+  }
+
+  // Less than a vector is left: the reference does it.
+  DgcTally rest(std::size_t i, std::size_t count, std::size_t picked) const {
+    const Picked out{out_.index + picked, out_.value + picked,
+                     has_u ? out_.velocity + picked : nullptr};
+    const DgcTally end =
+        dgc_pass_reference(rule_, g_ + i, has_u ? u_ + i : nullptr, has_v ? v_ + i : nullptr,
+                           count - i, first_ + static_cast<std::uint32_t>(i), out);
+    return {picked + end.picked, finite_ && end.finite};
+  }
+
+  static constexpr float infinity = std::numeric_limits<float>::infinity();
+  const DgcRule rule_;
+  const float* g_;
+  float* u_;
+  float* v_;
+  const std::uint32_t first_;
+  const Picked out_;
+  bool finite_ = true;
+};
+
+DgcTally DgcPass(const DgcRule& rule, const float* g, float* u, float* v, std::size_t count,
+                 std::uint32_t first, const Picked& out) {
+  switch (rule.accumulate) {
+    case Accumulate::none:
+      return Pass<Accumulate::none>(rule, g, u, v, first, out).run(count);
+    case Accumulate::residual:
+      return Pass<Accumulate::residual>(rule, g, u, v, first, out).run(count);
+    case Accumulate::momentum:
+      return Pass<Accumulate::momentum>(rule, g, u, v, first, out).run(count);
+    case Accumulate::nesterov:
+      return Pass<Accumulate::nesterov>(rule, g, u, v, first, out).run(count);
+  }
+  return {};
+}
+
+}  // namespace HWY_NAMESPACE
+}  // namespace thinwire
+HWY_AFTER_NAMESPACE();
+
+#if HWY_ONCE
+namespace thinwire {
+
+HWY_EXPORT(DgcPass);
+
+DgcTally dgc_pass(const DgcRule& rule, const float* g, float* u, float* v, std::size_t count,
+                  std::uint32_t first, const Picked& out) {
+  return HWY_DYNAMIC_DISPATCH(DgcPass)(rule, g, u, v, count, first, out);
+}
+
+}  // namespace thinwire
+#endif
