@@ -1,0 +1,33 @@
+// cast.h: arrays of f16 and bf16, element by element as core/half.h does it: to nearest, ties to
+// even, overflow to infinity, NaN stays NaN. Denormals are kept, whatever the FPU's flush modes for
+// vectors may be. A factor is applied in f32 on the way, so that scaling costs no extra pass.
+// Arrays must not overlap and need no alignment. SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+namespace thinwire {
+
+// out = half(x * factor). 6 bytes of memory traffic per element.
+void cast_to_f16(const float* x, std::uint16_t* out, std::size_t count, float factor);
+void cast_to_bf16(const float* x, std::uint16_t* out, std::size_t count, float factor);
+
+// out = float(x) * factor. True when every result is finite; all are written either way.
+bool cast_from_f16(const std::uint16_t* x, float* out, std::size_t count, float factor);
+bool cast_from_bf16(const std::uint16_t* x, float* out, std::size_t count, float factor);
+
+// into += from, summed in f32 and rounded back: the reduce operator of collectives on halves. Where
+// both are NaN, which of them stays is not promised.
+void add_f16(std::uint16_t* into, const std::uint16_t* from, std::size_t count);
+void add_bf16(std::uint16_t* into, const std::uint16_t* from, std::size_t count);
+
+// The same, one element after the other. Same bits.
+void cast_to_f16_reference(const float* x, std::uint16_t* out, std::size_t count, float factor);
+void cast_to_bf16_reference(const float* x, std::uint16_t* out, std::size_t count, float factor);
+bool cast_from_f16_reference(const std::uint16_t* x, float* out, std::size_t count, float factor);
+bool cast_from_bf16_reference(const std::uint16_t* x, float* out, std::size_t count, float factor);
+void add_f16_reference(std::uint16_t* into, const std::uint16_t* from, std::size_t count);
+void add_bf16_reference(std::uint16_t* into, const std::uint16_t* from, std::size_t count);
+
+}  // namespace thinwire

@@ -1,0 +1,29 @@
+// norm.cc: squares in sixteen sums, one element after the other.
+// SPDX-License-Identifier: Apache-2.0
+#include "thinwire/kernels/norm.h"
+
+namespace thinwire {
+
+void add_squares(const float* x, std::size_t count, double* sums) {
+  for (std::size_t i = 0; i < count; ++i) {
+    const double value = x[i];
+    sums[i % 16] += value * value;
+  }
+}
+
+double add_sums(const double* sums) {
+  double level[16];
+  for (std::size_t i = 0; i < 16; ++i) level[i] = sums[i];
+  for (std::size_t half = 8; half > 0; half /= 2) {
+    for (std::size_t i = 0; i < half; ++i) level[i] += level[i + half];
+  }
+  return level[0];
+}
+
+double squared_norm_reference(const float* x, std::size_t count) {
+  double sums[16] = {};
+  add_squares(x, count, sums);
+  return add_sums(sums);
+}
+
+}  // namespace thinwire
