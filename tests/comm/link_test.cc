@@ -1,0 +1,201 @@
+// link_test.cc: links as text, their prices against sums done by hand, and the emulated delay.
+// SPDX-License-Identifier: Apache-2.0
+#include "thinwire/comm/link.h"
+
+#include <gtest/gtest.h>
+
+#include <thread>
+
+#include "tests/comm/group_laws.h"
+#include "thinwire/comm/local.h"
+
+namespace thinwire {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+double since(Clock::time_point start) {
+  return std::chrono::duration<double>(Clock::now() - start).count();
+}
+
+TEST(LinkText, Parses) {
+  EXPECT_DOUBLE_EQ(Link::parse("100mbit").bytes_per_second, 12.5e6);
+  EXPECT_DOUBLE_EQ(Link::parse("100mbit").latency_seconds, 0);
+  EXPECT_DOUBLE_EQ(Link::parse("1gbit,20ms").bytes_per_second, 125e6);
+  EXPECT_DOUBLE_EQ(Link::parse("1gbit,20ms").latency_seconds, 0.02);
+  EXPECT_DOUBLE_EQ(Link::parse("2.5gbit,50us").bytes_per_second, 312.5e6);
+  EXPECT_DOUBLE_EQ(Link::parse("2.5gbit,50us").latency_seconds, 50e-6);
+  EXPECT_DOUBLE_EQ(Link::parse("64kbit,1.5s").bytes_per_second, 8000);
+  EXPECT_DOUBLE_EQ(Link::parse("64kbit,1.5s").latency_seconds, 1.5);
+  EXPECT_DOUBLE_EQ(Link::parse("inf,5ms").bytes_per_second, 0);
+}
+
+TEST(LinkText, RoundTrips) {
+  for (const char* text : {"100mbit", "1gbit,20ms", "25gbit,50us", "inf,5ms", "inf", "2.5gbit,1.5s",
+                           "56kbit,300ms", "9600bit"})
+    EXPECT_EQ(Link::parse(text).str(), text);
+  EXPECT_EQ(Link::parse("0.1gbit,0.02s").str(), "100mbit,20ms");
+}
+
+TEST(LinkText, RefusesTheRestAndShowsTheForms) {
+  for (const char* bad : {"", ",", "100", "mbit", "0mbit", "-1mbit", "1 gbit", "nanmbit", "infmbit",
+                          "1e3mbit", "1gbit,", "1gbit,20", "1gbit,-1ms", "1gbit,20ms,1", "1gib"}) {
+    try {
+      (void)Link::parse(bad);
+      ADD_FAILURE() << "accepted '" << bad << "'";
+    } catch (const Error& error) {
+      const std::string text = error.what();
+      EXPECT_NE(text.find("'" + std::string(bad) + "'"), std::string::npos) << text;
+      EXPECT_NE(text.find("1gbit,20ms"), std::string::npos) << text;
+    }
+  }
+}
+
+TEST(LinkPrice, ByHand) {
+  const Link link = Link::parse("8mbit,10ms");  // 1e6 bytes per second
+  // A ring of 4: 6 steps of 10 ms and of 25000 bytes.
+  EXPECT_DOUBLE_EQ(link.all_reduce_seconds(4, 100'000), 6 * (0.010 + 0.025));
+  // Direct sends: one latency, 3 * 100000 bytes.
+  EXPECT_DOUBLE_EQ(link.all_gather_seconds(4, 100'000), 0.010 + 0.3);
+  // A tree: 2 steps for 3 and 4 ranks, 3 for 5 to 8.
+  EXPECT_DOUBLE_EQ(link.broadcast_seconds(4, 100'000), 2 * (0.010 + 0.1));
+  EXPECT_DOUBLE_EQ(link.broadcast_seconds(3, 0), 0.020);
+  EXPECT_DOUBLE_EQ(link.broadcast_seconds(5, 0), 0.030);
+  EXPECT_DOUBLE_EQ(link.broadcast_seconds(8, 0), 0.030);
+}
+
+TEST(LinkPrice, OneRankPaysNothingAndInfIsLatencyOnly) {
+  const Link link = Link::parse("8mbit,10ms"), inf = Link::parse("inf,10ms");
+  EXPECT_EQ(link.all_reduce_seconds(1, 1000), 0);
+  EXPECT_EQ(link.all_gather_seconds(1, 1000), 0);
+  EXPECT_EQ(link.broadcast_seconds(1, 1000), 0);
+  EXPECT_DOUBLE_EQ(inf.all_reduce_seconds(2, 1 << 30), 0.020);
+  EXPECT_DOUBLE_EQ(inf.all_gather_seconds(2, 1 << 30), 0.010);
+  EXPECT_DOUBLE_EQ(inf.broadcast_seconds(2, 1 << 30), 0.010);
+}
+
+// Runs body on each rank over an emulated link.
+void run_emulated(int size, const std::string& link, const std::function<void(Group&)>& body) {
+  auto groups = make_local_groups(size);
+  std::vector<std::string> errors(groups.size());
+  std::vector<std::thread> threads;
+  for (std::size_t r = 0; r < groups.size(); ++r) {
+    threads.emplace_back([&, r] {
+      try {
+        body(*emulate_link(std::move(groups[r]), Link::parse(link)));
+      } catch (const Error& error) {
+        errors[r] = error.what();
+      }
+    });
+  }
+  for (auto& thread : threads) thread.join();
+  for (const auto& error : errors) EXPECT_EQ(error, "");
+}
+
+// At least the price; the slack is for a loaded machine and far below what a second payment of the
+// price would take.
+void require_time(Group& group, double seconds, double expected, const char* what) {
+  laws::require(group, seconds >= expected * 0.999, what, " took ", seconds, " s, price ",
+                expected);
+  laws::require(group, seconds < expected * 1.6 + 0.02, what, " took ", seconds, " s, price ",
+                expected);
+}
+
+class Emulated : public testing::TestWithParam<int> {};
+INSTANTIATE_TEST_SUITE_P(Ranks, Emulated, testing::Values(1, 2, 3, 4, 8));
+
+TEST_P(Emulated, KeepsTheLaws) {
+  run_emulated(GetParam(), "inf,10us", [](Group& group) {
+    laws::gather_laws(group);
+    laws::broadcast_laws(group);
+    laws::order_laws(group);
+    laws::all_reduce_laws(group);
+  });
+}
+
+TEST_P(Emulated, TakesTheTimeOfTheLink) {
+  run_emulated(GetParam(), "80mbit,4ms", [](Group& group) {
+    const Link link = Link::parse("80mbit,4ms");
+    const std::size_t n = laws::size_of_group(group), bytes = 100'000;
+    laws::Buffer data(bytes), mine(bytes), slots(n * bytes);
+    std::vector<std::size_t> sizes(n);
+    group.barrier().wait();
+
+    auto start = Clock::now();
+    group.all_reduce(data, DType::f32, ReduceOp::sum, {}).wait();
+    require_time(group, since(start), link.all_reduce_seconds(group.size(), bytes), "all_reduce");
+
+    group.barrier().wait();
+    start = Clock::now();
+    const bool largest = group.rank() == 0;  // the price is that of the largest, on all ranks
+    group.all_gather(ConstBytes(mine).first(largest ? bytes : 10), bytes, slots, sizes, {}).wait();
+    require_time(group, since(start), link.all_gather_seconds(group.size(), bytes), "all_gather");
+
+    group.barrier().wait();
+    start = Clock::now();
+    group.broadcast(data, 0, {}).wait();
+    require_time(group, since(start), link.broadcast_seconds(group.size(), bytes), "broadcast");
+
+    group.barrier().wait();
+    const std::vector<std::size_t> pieces(n, bytes / 10);
+    start = Clock::now();
+    group.all_to_all(slots, pieces, bytes, slots, sizes, {}).wait();
+    require_time(group, since(start), link.all_gather_seconds(group.size(), bytes / 10),
+                 "all_to_all");
+  });
+}
+
+// Two at once: their bytes queue, their latencies overlap. Waited for in either order.
+TEST(EmulatedQueue, BandwidthQueuesAndLatencyOverlaps) {
+  for (const bool reversed : {false, true}) {
+    run_emulated(2, "8mbit,60ms", [&](Group& group) {
+      const std::size_t bytes = 30'000;  // 30 ms to one other rank
+      laws::Buffer mine(bytes), one(2 * bytes), two(2 * bytes);
+      std::vector<std::size_t> sizes_one(2), sizes_two(2);
+      group.barrier().wait();
+      const auto start = Clock::now();
+      Pending first = group.all_gather(mine, bytes, one, sizes_one, {});
+      Pending second = group.all_gather(mine, bytes, two, sizes_two, {});
+      if (reversed) second.wait();
+      first.wait();
+      if (!reversed) require_time(group, since(start), 0.030 + 0.060, "the first");
+      second.wait();
+      require_time(group, since(start), 0.060 + 0.060, "both");
+    });
+  }
+}
+
+TEST(EmulatedQueue, ComputationHidesTheLink) {
+  run_emulated(2, "inf,40ms", [](Group& group) {
+    const auto start = Clock::now();
+    Pending pending = group.barrier();
+    laws::require(group, !pending.done(), "done before its time");
+    std::this_thread::sleep_for(std::chrono::milliseconds(45));
+    laws::require(group, pending.done(), "not done after its time");
+    pending.wait();
+    require_time(group, since(start), 0.045, "hidden barrier");
+  });
+}
+
+TEST(EmulatedQueue, SaysSoInItsName) {
+  auto groups = make_local_groups(1);
+  EXPECT_EQ(emulate_link(std::move(groups[0]), Link::parse("100mbit,20ms"))->name(),
+            "local over an emulated 100mbit,20ms");
+}
+
+// The error of the inner engine comes through, and what was dropped does no harm.
+TEST(EmulatedQueue, FailureComesThrough) {
+  auto groups = make_local_groups(2, {.timeout = std::chrono::milliseconds(20)});
+  auto group = emulate_link(std::move(groups[0]), Link::parse("inf,1ms"));
+  {
+    laws::Buffer slots(20);
+    std::vector<std::size_t> sizes(2);
+    const Pending dropped = group->all_gather({}, 10, slots, sizes, {});
+    Pending pending = group->barrier();
+    EXPECT_THROW(pending.wait(), Error);
+  }
+  EXPECT_THROW((void)group->barrier(), Error);
+}
+
+}  // namespace
+}  // namespace thinwire

@@ -1,0 +1,117 @@
+// call.cc: texts, checks and byte counts of collectives.
+// SPDX-License-Identifier: Apache-2.0
+#include "thinwire/comm/call.h"
+
+#include <algorithm>
+
+#include "thinwire/core/error.h"
+
+namespace thinwire {
+namespace {
+
+// Children of a rank in the binomial tree: the root's are 1, 2, 4, ...; another's are itself plus
+// the powers of two below its lowest set bit. `place` counts from the root.
+std::uint64_t binomial_children(int place, int ranks) {
+  std::uint64_t children = 0;
+  for (int step = 1; step < ranks && (place & step) == 0; step *= 2)
+    if (place + step < ranks) ++children;
+  return children;
+}
+
+}  // namespace
+
+const char* name_of(Kind kind) {
+  switch (kind) {
+    case Kind::all_reduce:
+      return "all_reduce";
+    case Kind::all_gather:
+      return "all_gather";
+    case Kind::all_to_all:
+      return "all_to_all";
+    case Kind::broadcast:
+      return "broadcast";
+    case Kind::barrier:
+      return "barrier";
+  }
+  return "?";
+}
+
+std::string Call::str() const {
+  std::ostringstream text;
+  text << name_of(kind);
+  if (kind == Kind::all_reduce)
+    text << " of " << bytes << " bytes, " << name_of(dtype)
+         << (op == ReduceOp::sum ? " sum" : " max");
+  if (kind == Kind::all_gather || kind == Kind::all_to_all)
+    text << " with slots of " << bytes << " bytes";
+  if (kind == Kind::broadcast) text << " of " << bytes << " bytes from rank " << root;
+  return text.str();
+}
+
+std::string label(const Call& call, std::uint64_t sequence) {
+  return std::string(name_of(call.kind)) + " #" + std::to_string(sequence);
+}
+
+std::string mismatch_text(std::uint64_t sequence, int rank, const Call& call, int other,
+                          const Call& other_call) {
+  std::ostringstream text;
+  text << "collective #" << sequence << " differs: rank " << rank << " calls " << call.str()
+       << ", rank " << other << " calls " << other_call.str()
+       << "; all ranks must issue the same collectives in the same order";
+  return text.str();
+}
+
+void check_all_reduce(int rank, const Call& call) {
+  if (call.bytes % size_of(call.dtype) != 0)
+    fail("rank ", rank, ": ", call.str(), ": expected whole elements of ", size_of(call.dtype),
+         " bytes");
+}
+
+void check_broadcast(int rank, int ranks, const Call& call) {
+  if (call.root < 0 || call.root >= ranks)
+    fail("rank ", rank, ": ", call.str(), ": expected a root from 0 to ", ranks - 1);
+}
+
+void check_slots(int rank, int ranks, const Call& call, std::size_t longest, std::size_t slots,
+                 std::size_t sizes) {
+  const auto count = static_cast<std::size_t>(ranks);
+  if (longest > call.bytes)
+    fail("rank ", rank, ": ", call.str(), ": rank ", rank, " wants to send ", longest,
+         " bytes to a slot of ", call.bytes);
+  if (sizes != count || slots / count < call.bytes)
+    fail("rank ", rank, ": ", call.str(), ": expected memory for ", count, " slots and sizes, got ",
+         slots, " bytes and ", sizes, " sizes");
+}
+
+void check_pieces(int rank, int ranks, const Call& call, std::size_t mine,
+                  std::span<const std::size_t> mine_sizes) {
+  const auto count = static_cast<std::size_t>(ranks);
+  if (mine_sizes.size() != count || mine / count < call.bytes)
+    fail("rank ", rank, ": ", call.str(), ": expected ", count, " pieces to send, got ", mine,
+         " bytes and ", mine_sizes.size(), " sizes");
+  const std::size_t longest = *std::ranges::max_element(mine_sizes);
+  if (longest > call.bytes)
+    fail("rank ", rank, ": ", call.str(), ": rank ", rank, " wants to send ", longest,
+         " bytes to a slot of ", call.bytes);
+}
+
+Traffic traffic_of(const Call& call, int rank, int ranks) {
+  const auto count = static_cast<std::uint64_t>(ranks);
+  if (call.kind == Kind::all_reduce) {
+    const std::uint64_t bytes = (2 * (count - 1) * call.bytes + count - 1) / count;
+    return {bytes, bytes, 1};
+  }
+  if (call.kind == Kind::broadcast) {
+    const int place = (rank - call.root + ranks) % ranks;
+    return {binomial_children(place, ranks) * call.bytes, place == 0 ? 0 : call.bytes, 1};
+  }
+  return {0, 0, 1};
+}
+
+void add(Traffic& sum, const Traffic& more) {
+  sum.sent += more.sent;
+  sum.received += more.received;
+  sum.collectives += more.collectives;
+}
+
+}  // namespace thinwire

@@ -1,0 +1,89 @@
+// reduce.cc: one loop per element type and operation.
+// SPDX-License-Identifier: Apache-2.0
+#include "thinwire/comm/reduce.h"
+
+#include <algorithm>
+#include <bit>
+#include <cstring>
+#include <limits>
+
+#include "thinwire/core/half.h"
+
+namespace thinwire {
+namespace {
+
+constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
+
+float sum_of(float a, float b) {
+  const float sum = a + b;
+  return sum == sum ? sum : kNan;
+}
+
+float max_of(float a, float b) {
+  // Equal operands differ at most in the sign of zero: + wins, which is AND of the bits.
+  const auto both = std::bit_cast<std::uint32_t>(a) & std::bit_cast<std::uint32_t>(b);
+  const float larger = a > b ? a : a < b ? b : std::bit_cast<float>(both);
+  return a == a && b == b ? larger : kNan;
+}
+
+std::int8_t sum_of(std::int8_t a, std::int8_t b) {
+  return static_cast<std::int8_t>(std::clamp(a + b, -128, 127));
+}
+
+std::int32_t sum_of(std::int32_t a, std::int32_t b) {
+  return static_cast<std::int32_t>(static_cast<std::uint32_t>(a) + static_cast<std::uint32_t>(b));
+}
+
+template <typename Integer>
+Integer max_of(Integer a, Integer b) {
+  return std::max(a, b);
+}
+
+// Loads and stores go through memcpy: callers' bytes need not be aligned, and compilers make plain
+// vector moves of it.
+template <typename T, typename Combine>
+void loop(Bytes into, ConstBytes from, Combine combine) {
+  for (std::size_t at = 0; at < into.size(); at += sizeof(T)) {
+    T a, b;
+    std::memcpy(&a, into.data() + at, sizeof(T));
+    std::memcpy(&b, from.data() + at, sizeof(T));
+    a = combine(a, b);
+    std::memcpy(into.data() + at, &a, sizeof(T));
+  }
+}
+
+template <typename T>
+void loop_plain(Bytes into, ConstBytes from, ReduceOp op) {
+  if (op == ReduceOp::sum)
+    loop<T>(into, from, [](T a, T b) { return sum_of(a, b); });
+  else
+    loop<T>(into, from, [](T a, T b) { return max_of(a, b); });
+}
+
+template <auto widen, auto narrow>
+void loop_half(Bytes into, ConstBytes from, ReduceOp op) {
+  using Bits = std::uint16_t;
+  if (op == ReduceOp::sum)
+    loop<Bits>(into, from, [](Bits a, Bits b) { return narrow(sum_of(widen(a), widen(b))); });
+  else
+    loop<Bits>(into, from, [](Bits a, Bits b) { return narrow(max_of(widen(a), widen(b))); });
+}
+
+}  // namespace
+
+void reduce_into(Bytes into, ConstBytes from, DType dtype, ReduceOp op) {
+  switch (dtype) {
+    case DType::f32:
+      return loop_plain<float>(into, from, op);
+    case DType::f16:
+      return loop_half<from_f16, to_f16>(into, from, op);
+    case DType::bf16:
+      return loop_half<from_bf16, to_bf16>(into, from, op);
+    case DType::i8:
+      return loop_plain<std::int8_t>(into, from, op);
+    case DType::i32:
+      return loop_plain<std::int32_t>(into, from, op);
+  }
+}
+
+}  // namespace thinwire
