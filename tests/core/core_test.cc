@@ -7,6 +7,7 @@
 #include <thread>
 #include <vector>
 
+#include "tests/gradients.h"
 #include "thinwire/core/crc32c.h"
 #include "thinwire/core/error.h"
 #include "thinwire/core/options.h"
@@ -17,16 +18,7 @@
 namespace thinwire {
 namespace {
 
-// What `body` threw, as text; empty when it did not throw.
-template <typename Body>
-std::string error_of(Body body) {
-  try {
-    body();
-  } catch (const Error& error) {
-    return error.what();
-  }
-  return "";
-}
+using testing::error_of;
 
 TEST(Crc32c, KnownValue) {
   const std::string digits = "123456789";

@@ -1,0 +1,68 @@
+// gradients.h: synthetic gradients for tests, and small helpers that most tests need.
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <bit>
+#include <cmath>
+#include <cstdint>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "thinwire/core/error.h"
+#include "thinwire/core/random.h"
+
+namespace thinwire::testing {
+
+enum class Shape { normal, heavy, constant, zero };
+
+// `count` numbers of the given shape, a function of the seed.
+inline std::vector<float> gradient(Shape shape, std::size_t count, std::uint64_t seed) {
+  std::vector<float> values(count);
+  for (std::size_t i = 0; i < count; ++i) {
+    const double a = random_unit(seed, 2 * i) + 0x1p-25, b = random_unit(seed, 2 * i + 1);
+    const double normal = std::sqrt(-2 * std::log(a)) * std::cos(6.283185307179586 * b);
+    switch (shape) {
+      case Shape::normal:
+        values[i] = static_cast<float>(normal);
+        break;
+      case Shape::heavy:
+        values[i] = static_cast<float>(normal * std::exp(2 * normal) * 1e-3);
+        break;
+      case Shape::constant:
+        values[i] = 0.5f;
+        break;
+      case Shape::zero:
+        break;
+    }
+  }
+  return values;
+}
+
+// Equal as bits: NaN equals itself, -0 differs from +0.
+inline bool same_bits(std::span<const float> a, std::span<const float> b) {
+  if (a.size() != b.size()) return false;
+  for (std::size_t i = 0; i < a.size(); ++i) {
+    if (std::bit_cast<std::uint32_t>(a[i]) != std::bit_cast<std::uint32_t>(b[i])) return false;
+  }
+  return true;
+}
+
+inline double norm(std::span<const float> values) {
+  double sum = 0;
+  for (const float value : values) sum += static_cast<double>(value) * value;
+  return std::sqrt(sum);
+}
+
+// What `body` threw, as text; empty when it did not throw.
+template <typename Body>
+std::string error_of(Body body) {
+  try {
+    body();
+  } catch (const Error& error) {
+    return error.what();
+  }
+  return "";
+}
+
+}  // namespace thinwire::testing

@@ -1,0 +1,256 @@
+// dgc.cc: the sweep over a bucket, by threads, with lists that stay bounded.
+// SPDX-License-Identifier: Apache-2.0
+#include "thinwire/memory/dgc.h"
+
+#include <algorithm>
+#include <bit>
+#include <cmath>
+#include <functional>
+#include <limits>
+
+#include "thinwire/core/parallel.h"
+#include "thinwire/core/random.h"
+
+namespace thinwire {
+namespace {
+
+constexpr float smallest_positive = std::numeric_limits<float>::denorm_min();
+constexpr std::size_t least_per_thread = std::size_t{1}
+                                         << 17;  // below, waking a thread costs more than it saves
+
+// Orders survivors: larger magnitude first, among equals the lower index. Larger key = goes first.
+std::uint64_t key_of(float value, std::uint32_t index) {
+  const std::uint64_t magnitude = std::bit_cast<std::uint32_t>(value) & 0x7fffffffu;
+  return magnitude << 32 | (~index & 0xffffffffu);
+}
+
+float magnitude_of(std::uint64_t key) {
+  return std::bit_cast<float>(static_cast<std::uint32_t>(key >> 32));
+}
+
+}  // namespace
+
+// Room for `limit` survivors and two blocks; whoever appends a block prunes when `limit` is passed.
+struct DgcMemory::List {
+  std::vector<std::uint32_t> index;
+  std::vector<float> value, velocity;
+  std::size_t size = 0;
+  bool pruned = false;
+
+  void reserve(std::size_t room, bool with_velocity) {
+    index.resize(room);
+    value.resize(room);
+    velocity.resize(with_velocity ? room : 0);
+  }
+
+  Picked end() {
+    return {index.data() + size, value.data() + size,
+            velocity.empty() ? nullptr : velocity.data() + size};
+  }
+
+  float velocity_at(std::size_t i) const { return velocity.empty() ? 0.0f : velocity[i]; }
+
+  // Keeps those with at least `least` as key, in order; hands the others to `drop`.
+  template <typename Drop>
+  void filter(std::uint64_t least, const Drop& drop) {
+    std::size_t kept = 0;
+    for (std::size_t i = 0; i < size; ++i) {
+      if (key_of(value[i], index[i]) < least) {
+        drop(index[i], value[i], velocity_at(i));
+        continue;
+      }
+      index[kept] = index[i];
+      value[kept] = value[i];
+      if (!velocity.empty()) velocity[kept] = velocity[i];
+      ++kept;
+    }
+    size = kept;
+  }
+
+  void append_keys(std::vector<std::uint64_t>& keys) const {
+    for (std::size_t i = 0; i < size; ++i) keys.push_back(key_of(value[i], index[i]));
+  }
+};
+
+namespace {
+
+// The rank-th largest key, counted from 1.
+std::uint64_t nth_largest(std::vector<std::uint64_t>& keys, std::size_t rank) {
+  const auto nth = keys.begin() + static_cast<std::ptrdiff_t>(rank - 1);
+  std::nth_element(keys.begin(), nth, keys.end(), std::greater<>());
+  return *nth;
+}
+
+}  // namespace
+
+DgcMemory::DgcMemory(const Bucket& bucket, const DgcMemoryOptions& options)
+    : bucket_(bucket), options_(options) {
+  const std::size_t elements = bucket.elements();
+  if (options.accumulate != Accumulate::none) v_.resize(elements);
+  if (options.accumulate == Accumulate::momentum || options.accumulate == Accumulate::nesterov)
+    u_.resize(elements);
+  if (options.per_layer) {
+    for (const Parameter& parameter : bucket.parameters)
+      segments_.push_back({parameter.offset, parameter.count, {}});
+  } else {
+    segments_.push_back({0, elements, {}});
+  }
+}
+
+std::size_t DgcMemory::most(double density) const {
+  std::size_t sum = 0;
+  for (const Segment& segment : segments_) sum += Quota::of(segment.count, density).most;
+  return sum;
+}
+
+bool DgcMemory::step(std::span<const float> gradient, float scale, double density,
+                     std::uint64_t number, Survivors& out) {
+  out.index.clear();
+  out.value.clear();
+  out.velocity.clear();
+  bool finite = true;
+  for (Segment& segment : segments_) {
+    const Quota quota = Quota::of(segment.count, density);
+    if (density != density_) segment.threshold.value = 0;
+    DgcRule rule{options_.accumulate, options_.momentum, scale, smallest_positive};
+    if (!options_.exact) {
+      if (segment.threshold.value == 0) {
+        segment.threshold.value = estimate(segment, rule, gradient, quota, number);
+      }
+      rule.threshold = std::max(static_cast<float>(segment.threshold.value), smallest_positive);
+    }
+    if (!sweep(segment, rule, gradient, quota, out)) finite = false;
+  }
+  density_ = density;
+  return finite;
+}
+
+// The threshold that lets about quota.wanted of the segment pass, from a stratified sample of what
+// v would become.
+double DgcMemory::estimate(const Segment& segment, const DgcRule& rule,
+                           std::span<const float> gradient, const Quota& quota,
+                           std::uint64_t number) {
+  if (segment.count == 0) return 0;
+  // Enough that about 64 of the sample pass: their number is then good to an eighth, well inside
+  // the band.
+  const std::size_t enough = std::max<std::size_t>(65536, 64 * (segment.count / quota.wanted));
+  const std::size_t samples = std::min(segment.count, enough);
+  std::vector<float> g(samples), u(u_.empty() ? 0 : samples), v(v_.empty() ? 0 : samples);
+  for (std::size_t i = 0; i < samples; ++i) {
+    const std::size_t from = segment.count * i / samples, to = segment.count * (i + 1) / samples;
+    const std::size_t at =
+        segment.first + from +
+        (samples == segment.count ? 0
+                                  : random_below(number, i, static_cast<std::uint32_t>(to - from)));
+    g[i] = gradient[at];
+    if (!u.empty()) u[i] = u_[at];
+    if (!v.empty()) v[i] = v_[at];
+  }
+  List all;
+  all.reserve(samples, !u.empty());
+  const DgcTally tally = dgc_pass(rule, g.data(), u.data(), v.data(), samples, 0, all.end());
+  all.size = tally.picked;
+  if (all.size == 0) return smallest_positive;
+  std::vector<std::uint64_t> keys;
+  keys.reserve(all.size);
+  all.append_keys(keys);
+  const double share = static_cast<double>(quota.wanted) / static_cast<double>(segment.count);
+  const auto rank = static_cast<std::size_t>(std::llround(share * static_cast<double>(samples)));
+  return magnitude_of(nth_largest(keys, std::clamp<std::size_t>(rank, 1, keys.size())));
+}
+
+bool DgcMemory::sweep(Segment& segment, DgcRule rule, std::span<const float> gradient,
+                      const Quota& quota, Survivors& out) {
+  const std::size_t most = options_.exact ? quota.wanted : quota.most;
+  const std::size_t shares = std::clamp<std::size_t>(segment.count / least_per_thread, 1,
+                                                     static_cast<std::size_t>(threads()));
+  const std::size_t limit = 2 * most + dgc_block;
+  std::vector<List> lists(shares);
+  std::vector<char> finite(shares, 1);
+  const auto put_back = [this](std::uint32_t i, float value, float velocity) {
+    restore(i, value, velocity);
+  };
+
+  parallel_for(shares, [&](std::size_t share) {
+    List& list = lists[share];
+    const std::size_t from = segment.count * share / shares,
+                      to = segment.count * (share + 1) / shares;
+    list.reserve(std::min(limit, to - from) + 2 * dgc_block, !u_.empty());
+    DgcRule mine = rule;
+    std::vector<std::uint64_t> keys;
+    for (std::size_t at = from; at < to; at += dgc_block) {
+      const std::size_t first = segment.first + at, count = std::min(dgc_block, to - at);
+      const DgcTally tally =
+          dgc_pass(mine, gradient.data() + first, u_.empty() ? nullptr : u_.data() + first,
+                   v_.empty() ? nullptr : v_.data() + first, count,
+                   static_cast<std::uint32_t>(first), list.end());
+      list.size += tally.picked;
+      if (!tally.finite) finite[share] = 0;
+      if (list.size <= limit) continue;
+      // Too many for the list: only the `most` largest so far can still be among the largest of
+      // all, and only what is at least as large as the last of these.
+      keys.clear();
+      list.append_keys(keys);
+      const std::uint64_t least = nth_largest(keys, most);
+      list.filter(least, put_back);
+      list.pruned = true;
+      mine.threshold = magnitude_of(least);
+    }
+  });
+
+  std::size_t total = 0;
+  bool pruned = false;
+  for (const List& list : lists) {
+    total += list.size;
+    pruned = pruned || list.pruned;
+  }
+  if (pruned || total > most) {
+    std::vector<std::uint64_t> keys;
+    keys.reserve(total);
+    for (const List& list : lists) list.append_keys(keys);
+    const std::uint64_t least = nth_largest(keys, quota.wanted);
+    for (List& list : lists) list.filter(least, put_back);
+    segment.threshold.value = magnitude_of(least);
+  } else if (!options_.exact) {
+    segment.threshold.steer(total, quota);
+  }
+  for (const List& list : lists) {
+    const auto size = static_cast<std::ptrdiff_t>(list.size);
+    out.index.insert(out.index.end(), list.index.begin(), list.index.begin() + size);
+    out.value.insert(out.value.end(), list.value.begin(), list.value.begin() + size);
+    if (!u_.empty())
+      out.velocity.insert(out.velocity.end(), list.velocity.begin(), list.velocity.begin() + size);
+  }
+  return std::find(finite.begin(), finite.end(), 0) == finite.end();
+}
+
+void DgcMemory::restore(std::uint32_t index, float value, float velocity) {
+  if (!v_.empty()) v_[index] = value;
+  if (!u_.empty()) u_[index] = velocity;
+}
+
+void DgcMemory::settle(const Survivors& survivors, std::span<const float> sent) {
+  if (v_.empty()) return;
+  for (std::size_t i = 0; i < survivors.size(); ++i)
+    v_[survivors.index[i]] = survivors.value[i] - sent[i];
+}
+
+void DgcMemory::undo(const Survivors& survivors) {
+  for (std::size_t i = 0; i < survivors.size(); ++i) {
+    restore(survivors.index[i], survivors.value[i],
+            survivors.velocity.empty() ? 0.0f : survivors.velocity[i]);
+  }
+}
+
+void DgcMemory::visit_state(StateVisitor& visitor) {
+  if (!u_.empty()) visit_by_parameter(visitor, bucket_, "u", u_, Share::summed);
+  if (!v_.empty()) visit_by_parameter(visitor, bucket_, "v", v_, Share::summed);
+  const std::string prefix = "bucket" + std::to_string(bucket_.id);
+  visitor.number(prefix + "/density", density_, Share::local);
+  for (std::size_t i = 0; i < segments_.size(); ++i) {
+    visitor.number(prefix + "/threshold" + std::to_string(i), segments_[i].threshold.value,
+                   Share::local);
+  }
+}
+
+}  // namespace thinwire
