@@ -4,7 +4,8 @@
 //
 // Failure is an exception, thrown by wait() (or at once by the call): it names this rank, the
 // collective, and the rank that is silent, gone or at odds with us. After a failure the group is
-// unusable: end the job, restart from a checkpoint. SPDX-License-Identifier: Apache-2.0
+// unusable: end the job, restart from a checkpoint.
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 
 #include <chrono>

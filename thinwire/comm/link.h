@@ -1,6 +1,7 @@
 // link.h: the emulated link. Wraps any group and delays each collective by what its true message
 // pattern would cost on a link of the given bandwidth and latency: a ring for all-reduce, direct
-// sends for gather. Always labelled in name(). SPDX-License-Identifier: Apache-2.0
+// sends for gather. Always labelled in name().
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 
 #include <memory>

@@ -1,5 +1,6 @@
 // local.h: ranks as threads of one process: for tests, simulation and embedding. A group of one is
-// simply size 1. SPDX-License-Identifier: Apache-2.0
+// simply size 1.
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 
 #include <functional>

@@ -3,7 +3,8 @@
 // Every operation is commutative bit for bit, so that engines may combine in trees whose two sides
 // swap operands: a NaN from anywhere gives one fixed NaN, and +0 is larger than -0. f16 and bf16
 // are added in f32 and rounded back; i8 sums saturate (a wrapped vote would change sides); i32 sums
-// wrap. SPDX-License-Identifier: Apache-2.0
+// wrap.
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 
 #include "thinwire/comm/group.h"

@@ -1,6 +1,7 @@
 // crc32c.h: the checksum of frames and state files: CRC-32C (Castagnoli), as in iSCSI and ext4. A
 // CRC rather than a hash because pieces can be checked in parallel and combined, which GPU encoders
-// need. SPDX-License-Identifier: Apache-2.0
+// need.
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 
 #include <cstdint>

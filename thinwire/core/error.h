@@ -1,5 +1,6 @@
 // error.h: the one exception. Its text says what, where (rank, bucket or parameter), expected, got,
-// and what to do. SPDX-License-Identifier: Apache-2.0
+// and what to do.
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 
 #include <sstream>

@@ -1,5 +1,6 @@
 // half.h: f16 and bf16 as bit patterns. Rounding is to nearest, ties to even; overflow gives
-// infinity, NaN stays NaN. SPDX-License-Identifier: Apache-2.0
+// infinity, NaN stays NaN.
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 
 #include <bit>

@@ -1,5 +1,6 @@
 // options.h: settings as text ("dgc:density=0.01,values=sign"), read with a type, a range and a
-// clear refusal. SPDX-License-Identifier: Apache-2.0
+// clear refusal.
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 
 #include <map>

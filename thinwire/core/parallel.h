@@ -1,6 +1,7 @@
 // parallel.h: a loop over pieces, on a few threads. Results must not depend on the number of
 // threads: a piece writes only what is its own, and whoever joins the pieces does so in their
-// order. SPDX-License-Identifier: Apache-2.0
+// order.
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 
 #include <cstddef>

@@ -1,5 +1,6 @@
 // random.h: random numbers as a function of (seed, counter): no state, so the same draw on every
-// rank, thread and GPU. SPDX-License-Identifier: Apache-2.0
+// rank, thread and GPU.
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 
 #include <cstdint>

@@ -1,6 +1,7 @@
 // state.h: what must survive a restart, by name. A part with state describes it once, in
 // visit_state(), and gets saving, loading and (by the kind of each entry) a rule for another number
-// of workers. SPDX-License-Identifier: Apache-2.0
+// of workers.
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 
 #include <cstdint>

@@ -1,6 +1,7 @@
 // status.h: what a decoder answers. Bytes from the network are hostile, so decoding never throws,
 // prints or allocates for a message: it returns one of these, and the caller, who knows rank and
-// bucket, writes the sentence. SPDX-License-Identifier: Apache-2.0
+// bucket, writes the sentence.
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 
 #include <cstdint>

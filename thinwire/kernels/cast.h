@@ -1,7 +1,8 @@
 // cast.h: arrays of f16 and bf16, element by element as core/half.h does it: to nearest, ties to
 // even, overflow to infinity, NaN stays NaN. Denormals are kept, whatever the FPU's flush modes for
 // vectors may be. A factor is applied in f32 on the way, so that scaling costs no extra pass.
-// Arrays must not overlap and need no alignment. SPDX-License-Identifier: Apache-2.0
+// Arrays must not overlap and need no alignment.
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 
 #include <cstddef>

@@ -1,6 +1,7 @@
 // stream.h: floors for benchmarks. The simplest loops over the bytes that a kernel must move, at
 // full vector width: no kernel can be faster than these by more than noise, and ours are reported
-// as a multiple of them. SPDX-License-Identifier: Apache-2.0
+// as a multiple of them.
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 
 #include <cstddef>

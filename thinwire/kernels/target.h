@@ -1,6 +1,7 @@
 // target.h: which vector instructions the kernels use. They pick the best of the machine by
 // themselves; tests force each in turn, and reports name the one in use. Every kernel gives the
-// same bits with each. SPDX-License-Identifier: Apache-2.0
+// same bits with each.
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 
 #include <string>
