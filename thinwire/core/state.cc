@@ -180,8 +180,10 @@ Status deserialize(ConstBytes bytes, State& state) {
     std::string name;
     StateEntry entry;
     if (const Status status = read_entry(content, name, entry); !status.ok()) return status;
-    if (!state.emplace(std::move(name), std::move(entry)).second)
-      return {Code::bad_value, "a name stands twice"};
+    // As serialize() writes them, so that equal states have equal bytes and no name stands twice.
+    if (!state.empty() && name <= state.rbegin()->first)
+      return {Code::bad_value, "names are not in ascending order"};
+    state.emplace_hint(state.end(), std::move(name), std::move(entry));
   }
   if (content.left() != 0) return {Code::bad_value, "bytes behind the last entry"};
   return {};

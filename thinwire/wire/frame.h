@@ -72,7 +72,8 @@ std::size_t encode_sparse(const FrameHeader& header, std::span<const std::uint32
 // Checks and decodes the frame at the start of `bytes`. On success fills header and out, sets
 // `used` to the frame's length. At most `most` survivors are accepted (so that no length from the
 // wire decides an allocation). On an error `out` is unspecified and `what` of the status says what
-// was wrong.
+// was wrong. A sound frame with the skipped flag answers Code::skipped, with header and used set
+// and out empty, so that nobody takes it for a gradient of zeros.
 Status decode_sparse(ConstBytes bytes, std::size_t most, FrameHeader& header, Sparse& out,
                      std::size_t& used);
 
@@ -84,7 +85,8 @@ struct ChunkInfo {
   IndexCode indices;
   std::size_t value_bytes = 0;
 };
-// The chunks of a well-formed directory; checks lengths, not contents.
+// The chunks of a well-formed directory; checks lengths, not contents nor the CRC. Answers
+// Code::skipped as decode_sparse does.
 Status read_directory(ConstBytes frame, FrameHeader& header, std::vector<ChunkInfo>& chunks,
                       std::size_t& used);
 

@@ -3,11 +3,11 @@
 // inside the chunk.
 //
 //   golomb       gap / divisor in unary, remainder in (truncated) binary; Rice is its power-of-two
-//   case. Within 1 % of
-//                the entropy of uniform supports. The default on the CPU.
+//                case. Within 1 % of the entropy of uniform supports. The default on the CPU.
 //   elias_fano   low bits plain, high parts as a bitmap: about 0.5 bit more, decodes with select in
-//   parallel. gap          an adaptive binary model of the gaps: goes below the uniform bound where
-//   survivors cluster.
+//                parallel.
+//   gap          an adaptive binary model of the gaps: goes below the uniform bound where survivors
+//                cluster. Several times slower than golomb.
 //
 // docs/wire_format.md gives every bit, with a worked example per coder.
 // SPDX-License-Identifier: Apache-2.0
@@ -28,13 +28,14 @@ enum class IndexCoder : std::uint8_t {
   gap = 2
 };  // ids on the wire, for ever
 
-// How a frame's encoder chooses: the smallest of all, or one of them always.
+// How a frame's encoder chooses: the smallest of all, or one of them always. `gap` takes golomb for
+// a chunk where that is no longer.
 enum class IndexChoice : std::uint8_t { smallest, golomb, elias_fano, gap };
 
 // What a chunk's directory entry says of its indices.
 struct IndexCode {
   IndexCoder coder = IndexCoder::golomb;
-  std::uint8_t parameter = 0;  // golomb, gap: divisor code; elias_fano: low bits
+  std::uint8_t parameter = 0;  // golomb: divisor code; elias_fano: low bits; gap: 0
   std::size_t bytes = 0;
 };
 

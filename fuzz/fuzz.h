@@ -1,0 +1,43 @@
+// fuzz.h: what every fuzz target needs: a check that stops, and input taken apart.
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <span>
+
+#include "thinwire/core/view.h"
+
+namespace thinwire::fuzz {
+
+// Stops the fuzzer with the law that was broken.
+inline void require(bool holds, const char* law) {
+  if (holds) return;
+  std::fprintf(stderr, "broken: %s\n", law);
+  std::abort();
+}
+
+// Takes numbers off the front of the input; zeros when it is used up.
+class Input {
+ public:
+  Input(const std::uint8_t* data, std::size_t size) : rest_(std::as_bytes(std::span(data, size))) {}
+
+  template <typename T>
+  T take() {
+    T value{};
+    const std::size_t size = sizeof value < rest_.size() ? sizeof value : rest_.size();
+    if (size > 0) std::memcpy(&value, rest_.data(), size);
+    rest_ = rest_.subspan(size);
+    return value;
+  }
+  bool empty() const { return rest_.empty(); }
+  ConstBytes rest() const { return rest_; }
+
+ private:
+  ConstBytes rest_;
+};
+
+}  // namespace thinwire::fuzz

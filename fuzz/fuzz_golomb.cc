@@ -1,0 +1,8 @@
+// fuzz_golomb.cc: the golomb decoder agrees with the reference decoder on any bytes.
+// SPDX-License-Identifier: Apache-2.0
+#include "fuzz/index_target.h"
+
+extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
+  thinwire::fuzz::check_index_decoder(thinwire::IndexCoder::golomb, data, size);
+  return 0;
+}

@@ -1,0 +1,105 @@
+// bits.h: streams of bits, lowest bit of the first byte first, over memory that is never overrun.
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <bit>
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+
+#include "thinwire/core/view.h"
+
+namespace thinwire {
+
+static_assert(std::endian::native == std::endian::little, "bits are stored as little-endian words");
+
+// Writes into `out`. Up to seven bytes behind what was written may be touched, never anything
+// behind `out`; what does not fit is dropped, and fits() says so.
+class BitWriter {
+ public:
+  static constexpr unsigned most = 56;  // bits that one put() takes
+
+  explicit BitWriter(Bytes out) : out_(out) {}
+
+  // Appends the low `count` <= most bits of `value`; the bits above them are zero.
+  void put(std::uint64_t value, unsigned count) {
+    pending_ |= value << filled_;
+    filled_ += count;
+    store();
+    byte_ += filled_ >> 3;
+    pending_ >>= filled_ & ~7u;
+    filled_ &= 7;
+  }
+
+  // Appends `count` zeros and a one.
+  void put_unary(std::uint64_t count) {
+    for (; count >= most; count -= most) put(0, most);
+    put(std::uint64_t{1} << count, static_cast<unsigned>(count) + 1);
+  }
+
+  // Bytes begun so far; the unused bits of the last one are zero.
+  std::size_t bytes() const { return byte_ + (filled_ > 0 ? 1 : 0); }
+  bool fits() const { return bytes() <= out_.size(); }
+
+ private:
+  void store() {
+    if (byte_ >= out_.size()) return;
+    const std::size_t room = out_.size() - byte_;
+    if (room >= 8) {
+      std::memcpy(out_.data() + byte_, &pending_, 8);
+    } else {
+      std::memcpy(out_.data() + byte_, &pending_, room);
+    }
+  }
+
+  Bytes out_;
+  std::size_t byte_ = 0;
+  std::uint64_t pending_ = 0;
+  unsigned filled_ = 0;
+};
+
+// Reads `bytes`. Behind their end there are zeros, and overrun() turns true: a loop may look at it
+// once, when it is done.
+class BitReader {
+ public:
+  static constexpr unsigned most = 57;  // bits that peek() vouches for
+
+  explicit BitReader(ConstBytes bytes)
+      : bytes_(bytes), whole_words_(bytes.size() < 8 ? 0 : bytes.size() - 7) {}
+
+  std::uint64_t peek() const { return load(position_ >> 3) >> (position_ & 7); }
+  void skip(std::uint64_t count) { position_ += count; }
+
+  std::uint64_t position() const { return position_; }
+  bool overrun() const { return bytes_used() > bytes_.size(); }
+  std::size_t bytes_used() const { return static_cast<std::size_t>((position_ + 7) >> 3); }
+
+  // Whether the unread bits of the last byte begun are zero.
+  bool padding_is_zero() const {
+    const unsigned unread = static_cast<unsigned>(-position_ & 7);
+    return (peek() & ((std::uint64_t{1} << unread) - 1)) == 0;
+  }
+
+ private:
+  std::uint64_t load(std::uint64_t byte) const {
+    std::uint64_t word = 0;
+    if (byte < whole_words_) {
+      std::memcpy(&word, bytes_.data() + byte, 8);
+    } else if (byte < bytes_.size()) {
+      std::memcpy(&word, bytes_.data() + byte, bytes_.size() - byte);
+    }
+    return word;
+  }
+
+  ConstBytes bytes_;
+  std::size_t whole_words_;  // from here on, eight bytes are no longer there
+  std::uint64_t position_ = 0;
+};
+
+// floor(log2(extent / count)) for 1 <= count <= extent: the number of plain low bits at which
+// count * (low + 1) + extent / 2^low is smallest.
+constexpr unsigned mean_gap_log2(std::uint64_t count, std::uint64_t extent) {
+  return static_cast<unsigned>(std::bit_width(extent / count)) - 1;
+}
+
+}  // namespace thinwire
