@@ -24,7 +24,7 @@ Case read_case(fuzz::Input input) {
   const unsigned shift = input.take<std::uint8_t>() % 16;
   out.header.elements = input.take<std::uint32_t>();
   const auto fewest = static_cast<std::uint8_t>(
-      out.header.elements >> 10 == 0 ? 0 : 22 - __builtin_clz(out.header.elements));
+      out.header.elements >> 4 == 0 ? 0 : 28 - __builtin_clz(out.header.elements));
   out.header.chunk_log2 =
       static_cast<std::uint8_t>(fewest + input.take<std::uint8_t>() % (32 - fewest));
   std::uint64_t next = 0;

@@ -16,7 +16,7 @@ namespace thinwire::fuzz {
 inline void check_index_decoder(IndexCoder coder, const std::uint8_t* data, std::size_t size) {
   Input input(data, size);
   const auto extent = std::max<std::uint32_t>(1, input.take<std::uint32_t>());
-  const std::size_t count = input.take<std::uint16_t>() % 1024;
+  const std::size_t count = input.take<std::uint16_t>() % 64;
   const auto parameter = input.take<std::uint8_t>();
   const ConstBytes bytes = input.rest();
   std::vector<std::uint32_t> out(count);

@@ -1,12 +1,12 @@
 #!/usr/bin/env bash
 # run.sh: runs fuzz targets (all of them, or those named) for RUNS executions each, from a copy of the committed corpus.
-# Usage: [RUNS=10000000] [MAX_LEN=192] [BUILD=build/fuzz] fuzz/run.sh [TARGET...]
+# Usage: [RUNS=10000000] [MAX_LEN=96] [BUILD=build/fuzz] fuzz/run.sh [TARGET...]
 # SPDX-License-Identifier: Apache-2.0
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
 runs=${RUNS:-10000000}
-max_len=${MAX_LEN:-192}
+max_len=${MAX_LEN:-96}
 programs=${BUILD:-build/fuzz}/fuzz
 targets=("$@")
 if [ ${#targets[@]} -eq 0 ]; then

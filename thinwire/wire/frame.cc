@@ -312,7 +312,8 @@ std::size_t encode_sparse(const FrameHeader& header, std::span<const std::uint32
     ChunkWriter writer(header, out, indices.size());
     std::size_t from = 0;
     for (std::size_t chunk = 0; chunk < chunks_of(header); ++chunk) {
-      const std::uint64_t end = std::uint64_t{chunk + 1} << header.chunk_log2;
+      const std::uint64_t end =
+          std::min<std::uint64_t>(header.elements, std::uint64_t{chunk + 1} << header.chunk_log2);
       std::size_t to = from;
       while (to < indices.size() && indices[to] < end) ++to;
       writer.add(chunk, indices.subspan(from, to - from), values.subspan(from, to - from), choice);

@@ -186,11 +186,13 @@ class RangeDecoder {
     return bit;
   }
 
+  // Whether the value lies in the first interval; it then lies in every later one.
+  bool starts_inside() const { return code_ < range_; }
+
   // Whether these are the bytes that our encoder writes for what was decoded, and `length` of them.
   // The encoder's low end is the value read minus code_, so its closing bytes can be told from
   // here.
   bool ends_at(std::size_t length) const {
-    if (code_ >= range_) return false;
     const std::uint32_t value = window(read_ - 4), low = value - code_;
     const unsigned bytes = closing_bytes(low, range_);
     const unsigned rest = 32 - 8 * bytes;
@@ -277,6 +279,7 @@ Status gap_decode(std::uint8_t parameter, ConstBytes bytes, std::uint32_t extent
   if (parameter != 0) return {Code::bad_value, "gap: parameter is not zero"};
   Model model(out.size(), extent);
   RangeDecoder coder(bytes);
+  if (!coder.starts_inside()) return {Code::bad_value, "gap: not the bytes of any indices"};
   BitReader plain(bytes);
   std::uint64_t next = 0;
   for (std::uint32_t& index : out) {

@@ -95,7 +95,7 @@ int uniform_rank(std::uint64_t count, std::uint64_t extent) {
 constexpr std::size_t sample = 256;  // gaps that the coarse part of the search looks at
 
 Candidate search(std::span<const std::uint32_t> indices, std::uint32_t extent) {
-  const std::size_t stride = std::max<std::size_t>(1, indices.size() / sample);
+  const std::size_t stride = indices.size() / sample | 1;  // odd: keeps no step with a pattern
   Candidate best{uniform_rank(indices.size(), extent), 0};
   best.bits = bits_of(indices, code_at(best.rank), stride);
   for (const int step : {8, 2}) best = descend(indices, best, step, stride);
