@@ -32,7 +32,7 @@ TEST(LinkText, Parses) {
 
 TEST(LinkText, RoundTrips) {
   for (const char* text : {"100mbit", "1gbit,20ms", "25gbit,50us", "inf,5ms", "inf", "2.5gbit,1.5s",
-                           "56kbit,300ms", "9600bit"})
+                           "56kbit,300ms", "500bit"})
     EXPECT_EQ(Link::parse(text).str(), text);
   EXPECT_EQ(Link::parse("0.1gbit,0.02s").str(), "100mbit,20ms");
 }
@@ -92,13 +92,20 @@ void run_emulated(int size, const std::string& link, const std::function<void(Gr
   for (const auto& error : errors) EXPECT_EQ(error, "");
 }
 
-// At least the price; the slack is for a loaded machine and far below what a second payment of the
-// price would take.
-void require_time(Group& group, double seconds, double expected, const char* what) {
-  laws::require(group, seconds >= expected * 0.999, what, " took ", seconds, " s, price ",
-                expected);
-  laws::require(group, seconds < expected * 1.6 + 0.02, what, " took ", seconds, " s, price ",
-                expected);
+// At least the price, always; and in the best of a few tries not much more, since on a loaded
+// machine a single try may be late.
+template <typename Body>
+void require_time(Group& group, double price, const char* what, Body body) {
+  double best = 1e9;
+  for (int attempt = 0; attempt < 3; ++attempt) {
+    group.barrier().wait();
+    const auto start = Clock::now();
+    body();
+    const double seconds = since(start);
+    laws::require(group, seconds >= price * 0.999, what, ": ", seconds, " s, price ", price);
+    best = std::min(best, seconds);
+  }
+  laws::require(group, best < price * 1.3 + 0.02, what, ": ", best, " s, price ", price);
 }
 
 class Emulated : public testing::TestWithParam<int> {};
@@ -117,63 +124,60 @@ TEST_P(Emulated, TakesTheTimeOfTheLink) {
   run_emulated(GetParam(), "80mbit,4ms", [](Group& group) {
     const Link link = Link::parse("80mbit,4ms");
     const std::size_t n = laws::size_of_group(group), bytes = 100'000;
-    laws::Buffer data(bytes), mine(bytes), slots(n * bytes);
+    laws::Buffer data(bytes), mine(bytes), outgoing(n * bytes), slots(n * bytes);
     std::vector<std::size_t> sizes(n);
-    group.barrier().wait();
-
-    auto start = Clock::now();
-    group.all_reduce(data, DType::f32, ReduceOp::sum, {}).wait();
-    require_time(group, since(start), link.all_reduce_seconds(group.size(), bytes), "all_reduce");
-
-    group.barrier().wait();
-    start = Clock::now();
-    const bool largest = group.rank() == 0;  // the price is that of the largest, on all ranks
-    group.all_gather(ConstBytes(mine).first(largest ? bytes : 10), bytes, slots, sizes, {}).wait();
-    require_time(group, since(start), link.all_gather_seconds(group.size(), bytes), "all_gather");
-
-    group.barrier().wait();
-    start = Clock::now();
-    group.broadcast(data, 0, {}).wait();
-    require_time(group, since(start), link.broadcast_seconds(group.size(), bytes), "broadcast");
-
-    group.barrier().wait();
     const std::vector<std::size_t> pieces(n, bytes / 10);
-    start = Clock::now();
-    group.all_to_all(slots, pieces, bytes, slots, sizes, {}).wait();
-    require_time(group, since(start), link.all_gather_seconds(group.size(), bytes / 10),
-                 "all_to_all");
+    const std::size_t sent = group.rank() == 0 ? bytes : 10;  // all pay for the largest
+    require_time(group, link.all_reduce_seconds(group.size(), bytes), "all_reduce",
+                 [&] { group.all_reduce(data, DType::f32, ReduceOp::sum, {}).wait(); });
+    require_time(group, link.all_gather_seconds(group.size(), bytes), "all_gather", [&] {
+      group.all_gather(ConstBytes(mine).first(sent), bytes, slots, sizes, {}).wait();
+    });
+    require_time(group, link.broadcast_seconds(group.size(), bytes), "broadcast",
+                 [&] { group.broadcast(data, 0, {}).wait(); });
+    require_time(group, link.all_gather_seconds(group.size(), bytes / 10), "all_to_all",
+                 [&] { group.all_to_all(outgoing, pieces, bytes, slots, sizes, {}).wait(); });
   });
 }
 
 // Two at once: their bytes queue, their latencies overlap. Waited for in either order.
 TEST(EmulatedQueue, BandwidthQueuesAndLatencyOverlaps) {
-  for (const bool reversed : {false, true}) {
-    run_emulated(2, "8mbit,60ms", [&](Group& group) {
-      const std::size_t bytes = 30'000;  // 30 ms to one other rank
-      laws::Buffer mine(bytes), one(2 * bytes), two(2 * bytes);
-      std::vector<std::size_t> sizes_one(2), sizes_two(2);
-      group.barrier().wait();
-      const auto start = Clock::now();
-      Pending first = group.all_gather(mine, bytes, one, sizes_one, {});
-      Pending second = group.all_gather(mine, bytes, two, sizes_two, {});
-      if (reversed) second.wait();
+  run_emulated(2, "8mbit,60ms", [](Group& group) {
+    const std::size_t bytes = 30'000;  // 30 ms to one other rank
+    laws::Buffer mine(bytes), one(2 * bytes), two(2 * bytes);
+    std::vector<std::size_t> sizes_one(2), sizes_two(2);
+    Pending first, second;
+    const auto issue = [&] {
+      first = group.all_gather(mine, bytes, one, sizes_one, {});
+      second = group.all_gather(mine, bytes, two, sizes_two, {});
+    };
+    require_time(group, 0.030 + 0.060, "the first of two", [&] {
+      issue();
       first.wait();
-      if (!reversed) require_time(group, since(start), 0.030 + 0.060, "the first");
-      second.wait();
-      require_time(group, since(start), 0.060 + 0.060, "both");
     });
-  }
+    require_time(group, 0.060 + 0.060, "both", [&] {
+      issue();
+      first.wait();
+      second.wait();
+    });
+    require_time(group, 0.060 + 0.060, "both, the second first", [&] {
+      issue();
+      second.wait();
+      first.wait();
+    });
+  });
 }
 
 TEST(EmulatedQueue, ComputationHidesTheLink) {
   run_emulated(2, "inf,40ms", [](Group& group) {
-    const auto start = Clock::now();
+    require_time(group, 0.045, "hidden barrier", [&] {
+      Pending pending = group.barrier();
+      std::this_thread::sleep_for(std::chrono::milliseconds(45));
+      pending.wait();
+    });
     Pending pending = group.barrier();
     laws::require(group, !pending.done(), "done before its time");
-    std::this_thread::sleep_for(std::chrono::milliseconds(45));
-    laws::require(group, pending.done(), "not done after its time");
-    pending.wait();
-    require_time(group, since(start), 0.045, "hidden barrier");
+    while (!pending.done()) std::this_thread::sleep_for(std::chrono::milliseconds(1));
   });
 }
 

@@ -88,6 +88,9 @@ class Group {
 // Limits of an engine. A rank that does not take part within `timeout` is an error that names it.
 struct GroupOptions {
   std::chrono::milliseconds timeout{60'000};
+  // The longest single message where an engine has such a limit (mpi counts in int): longer buffers
+  // travel in pieces. A multiple of 4, the same on all ranks.
+  std::size_t piece_bytes = std::size_t{1} << 30;
 };
 
 }  // namespace thinwire

@@ -1,8 +1,13 @@
 // mpi.h: the MPI engine: real processes under mpirun or Slurm, no torch. Waiting is ours, with a
 // time limit: a rank that stays silent is named on all others instead of hanging them.
+//
+//     int main(int argc, char** argv) {
+//       return thinwire::run_mpi(argc, argv, [](thinwire::Group& group) { ...; return 0; });
+//     }
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <functional>
 #include <memory>
 
 #include "thinwire/comm/group.h"
@@ -11,7 +16,8 @@ namespace thinwire {
 
 // MPI_Init and MPI_Finalize of the process, when nobody else does them. One at the top of main().
 // When left by an exception the job is aborted instead: MPI_Finalize would wait for ranks that no
-// longer come.
+// longer come. To print an error, catch it inside the session's scope and call abort(), or let
+// run_mpi do all of this.
 class MpiSession {
  public:
   MpiSession(int* argc, char*** argv);  // asks for MPI_THREAD_MULTIPLE; throws when MPI has less
@@ -19,11 +25,24 @@ class MpiSession {
   MpiSession(const MpiSession&) = delete;
   MpiSession& operator=(const MpiSession&) = delete;
 
+  // Prints "rank R: text" to stderr and ends all ranks of the job with a non-zero status.
+  [[noreturn]] static void abort(const std::string& text);
+
  private:
   int exceptions_;
+  bool owner_ = false;
 };
 
-// The group of all ranks (a duplicate of MPI_COMM_WORLD, so that our messages meet nobody else's).
+// The group of all ranks (duplicates of MPI_COMM_WORLD, so that our messages meet nobody else's).
+// All ranks must call it. Without mpirun: a group of one.
+//
+// After a failure MPI may still hold buffers of collectives that were under way, and would write to
+// them in any later MPI call of this process. So do not go on: end the process, as run_mpi does.
 std::unique_ptr<Group> make_mpi_group(const GroupOptions& options = {});
+
+// A whole main(): session, group, body. Returns what body returns; an exception of body is printed
+// once, with the rank, and aborts the job.
+int run_mpi(int argc, char** argv, const std::function<int(Group&)>& body,
+            const GroupOptions& options = {});
 
 }  // namespace thinwire

@@ -1,0 +1,124 @@
+// failure.cc: rank 2 misbehaves in the way that the first argument names; the others must end with
+// an error that names it. Run by failure.cmake, which reads their words.
+// SPDX-License-Identifier: Apache-2.0
+#include <csignal>
+#include <cstdio>
+#include <map>
+#include <stdexcept>
+#include <string>
+#include <thread>
+
+#include "tests/comm/group_laws.h"
+#include "thinwire/comm/mpi/mpi.h"
+
+namespace {
+
+using namespace thinwire;
+using Scenario = void (*)(Group&);
+
+bool culprit(const Group& group) { return group.rank() == 2; }
+
+void gather(Group& group, std::size_t slot, std::size_t bytes) {
+  const laws::Buffer mine(bytes);
+  laws::Buffer slots(slot * laws::size_of_group(group));
+  std::vector<std::size_t> sizes(laws::size_of_group(group));
+  group.all_gather(mine, slot, slots, sizes, {}).wait();
+}
+
+void reduce(Group& group, std::size_t bytes) {
+  laws::Buffer data(bytes);
+  group.all_reduce(data, DType::f32, ReduceOp::sum, {}).wait();
+}
+
+// The stopped rank is silent; the kernel keeps its connections open.
+void stop_before_reduce(Group& group) {
+  if (culprit(group)) std::raise(SIGSTOP);
+  reduce(group, 400'000);
+}
+
+void stop_before_gather(Group& group) {
+  if (culprit(group)) std::raise(SIGSTOP);
+  gather(group, 1000, 1000);
+}
+
+// Alive and late: named as silent too, for nobody can tell.
+void late(Group& group) {
+  if (culprit(group)) std::this_thread::sleep_for(std::chrono::seconds(20));
+  group.barrier().wait();
+}
+
+void killed(Group& group) {
+  if (culprit(group)) std::raise(SIGKILL);
+  reduce(group, 400);
+}
+
+void throws(Group& group) {
+  if (culprit(group)) throw std::runtime_error("out of luck");
+  reduce(group, 400);
+}
+
+void other_bytes(Group& group) { reduce(group, culprit(group) ? 800 : 400); }
+void other_many_bytes(Group& group) { reduce(group, culprit(group) ? 400'000 : 800'000); }
+
+void other_root(Group& group) {
+  laws::Buffer data(100);
+  group.broadcast(data, culprit(group) ? 1 : 0, {}).wait();
+}
+
+void other_kind(Group& group) {
+  if (culprit(group)) return gather(group, 100, 100);
+  reduce(group, 400);
+}
+
+void other_slot(Group& group) {
+  const std::size_t slot = culprit(group) ? 200 : 100;
+  gather(group, slot, slot);
+}
+
+void too_long(Group& group) { gather(group, 100, culprit(group) ? 101 : 100); }
+
+// Whoever catches the first error meets it again in every later call.
+void goes_on(Group& group) {
+  if (culprit(group)) std::raise(SIGSTOP);
+  try {
+    group.barrier().wait();
+  } catch (const Error& error) {
+    const auto start = std::chrono::steady_clock::now();
+    try {
+      group.barrier().wait();
+    } catch (const Error& again) {
+      const bool at_once = std::chrono::steady_clock::now() - start < std::chrono::seconds(1);
+      if (at_once && std::string(again.what()) == error.what()) fail("again: ", error.what());
+    }
+  }
+}
+
+const std::map<std::string, Scenario> scenarios = {
+    {"stop_before_reduce", stop_before_reduce},
+    {"stop_before_gather", stop_before_gather},
+    {"late", late},
+    {"killed", killed},
+    {"throws", throws},
+    {"other_bytes", other_bytes},
+    {"other_many_bytes", other_many_bytes},
+    {"other_root", other_root},
+    {"other_kind", other_kind},
+    {"other_slot", other_slot},
+    {"too_long", too_long},
+    {"goes_on", goes_on},
+};
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  const Scenario scenario = scenarios.at(argc > 1 ? argv[1] : "");
+  const auto body = [&](Group& group) {
+    reduce(group, 40);
+    group.barrier().wait();
+    scenario(group);
+    group.barrier().wait();
+    std::printf("rank %d ended well\n", group.rank());
+    return 0;
+  };
+  return run_mpi(argc, argv, body, {.timeout = std::chrono::seconds(2)});
+}
