@@ -113,7 +113,7 @@ bool DgcMemory::step(std::span<const float> gradient, float scale, double densit
     const Quota quota = Quota::of(segment.count, density);
     if (density != density_) segment.threshold.value = 0;
     DgcRule rule{options_.accumulate, options_.momentum, scale, smallest_positive};
-    if (!options_.exact) {
+    if (!options_.exact && quota.wanted < segment.count) {
       if (segment.threshold.value == 0) {
         segment.threshold.value = estimate(segment, rule, gradient, quota, number);
       }

@@ -16,8 +16,8 @@
 // parameter, index bytes) and then each chunk's indices and values. The bucket is cut into chunks
 // of 2^c elements, the last one shorter; c is chosen so that a chunk holds about a thousand
 // survivors: enough to make its header cheap, few enough that chunks are units of parallel work. A
-// frame says its own length, so it may lie in a slot with bytes behind it. SPDX-License-Identifier:
-// Apache-2.0
+// frame says its own length, so it may lie in a slot with bytes behind it.
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 
 #include <cstddef>
