@@ -10,7 +10,8 @@
 //
 // dense, casts, sparse schemes: one round. TernGrad (shared maximum, then values), CSC (norms, then
 // chunks) and PowerSGD (P, then Q): two. docs/design.md works each of them through on paper, on CPU
-// and on CUDA. SPDX-License-Identifier: Apache-2.0
+// and on CUDA.
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 
 #include <cstddef>
@@ -37,12 +38,16 @@ struct Leg {
   Reduction reduction = Reduction::sum;
   DType dtype = DType::f32;  // sum, max
   std::size_t bytes = 0;     // sum, max: exactly this many; gather: at most
+  bool in_place =
+      false;  // sum, max: the collective runs on the gradient's own memory, nothing is copied
 };
 
 struct Turn {
   std::uint64_t step = 0;
   int round = 0;
   Stream stream;
+  double squared_norm =
+      0;  // of this worker's gradient over all buckets; only where needs_norm() asks for it
 };
 
 // What a collective brought. For sum and max: one reduced payload. For gather: one slot per rank,
@@ -65,12 +70,17 @@ class Compressor {
   virtual ~Compressor() = default;
 
   virtual int rounds() const { return 1; }
+
+  // True when encode() needs the norm of the whole gradient (global clipping). The exchange then
+  // waits for all buckets before it encodes the first: exact, but without overlap.
+  virtual bool needs_norm() const { return false; }
+
   virtual Leg leg(std::uint64_t step, int round) const = 0;
 
   // Takes the gradient into memory (round 0) and writes this rank's bytes of the round; returns how
-  // many. `out` is leg().bytes long, and stays untouched by others until decode() of the round. A
-  // gradient with a NaN or Inf never enters the memory; it makes bytes that every rank's decode()
-  // answers with Code::skipped.
+  // many. `out` is leg().bytes long (with in_place: the gradient itself), and stays untouched by
+  // others until decode() of the round. A gradient with a NaN or Inf never enters the memory; it
+  // makes bytes that every rank's decode() answers with Code::skipped.
   virtual std::size_t encode(const Turn& turn, TensorView gradient, Bytes out) = 0;
 
   // Takes in what the collective brought. The last round writes the average over the workers.

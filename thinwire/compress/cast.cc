@@ -1,0 +1,84 @@
+// cast.cc: fp16 and bf16: half the bytes, summed as they are. Gradients are divided by the number
+// of workers before they are rounded, so that the sum cannot overflow where the average does not.
+// SPDX-License-Identifier: Apache-2.0
+#include "thinwire/kernels/cast.h"
+#include "thinwire/compress/schemes.h"
+
+namespace thinwire {
+namespace {
+
+class CastCompressor final : public Compressor {
+ public:
+  CastCompressor(DType dtype, const Bucket& bucket, const Site& site)
+      : dtype_(dtype), bucket_(bucket), site_(site) {}
+
+  Leg leg(std::uint64_t, int) const override {
+    return {Reduction::sum, dtype_, bucket_.elements() * size_of(dtype_)};
+  }
+
+  std::size_t encode(const Turn&, TensorView gradient, Bytes out) override {
+    require_f32_cpu(gradient, bucket_.elements(),
+                    std::string(name_of(dtype_)) + ", bucket " + std::to_string(bucket_.id));
+    const float share = 1.0f / static_cast<float>(site_.world);
+    auto* halves = reinterpret_cast<std::uint16_t*>(out.data());
+    const auto cast = dtype_ == DType::f16 ? cast_to_f16 : cast_to_bf16;
+    cast(gradient.f32().data(), halves, gradient.count, share);
+    return out.size();
+  }
+
+  Status decode(const Turn&, const Inbox& inbox, TensorView average) override {
+    const auto* sum = reinterpret_cast<const std::uint16_t*>(inbox.data.data());
+    const auto cast = dtype_ == DType::f16 ? cast_from_f16 : cast_from_bf16;
+    if (cast(sum, average.f32().data(), average.count, 1.0f)) return {};
+    return {Code::skipped, "a rank's gradient was not finite, or too large for the type"};
+  }
+
+  void undo(const Turn&) override {}
+  void visit_state(StateVisitor&) override {}
+
+ private:
+  DType dtype_;
+  Bucket bucket_;
+  Site site_;
+};
+
+template <DType dtype>
+std::unique_ptr<Compressor> make(const Options&, const Bucket& bucket, const Site& site) {
+  return std::make_unique<CastCompressor>(dtype, bucket, site);
+}
+
+Scheme describe(std::string name, std::uint8_t id, std::string summary,
+                decltype(Scheme::make) make) {
+  return {
+      .name = std::move(name),
+      .id = id,
+      .paper = "",
+      .summary = std::move(summary),
+      .bits = "16",
+      .reducible = true,
+      .biased = true,
+      .feedback = false,
+      .stochastic = false,
+      .options = {},
+      .variants = {},
+      .make = make,
+  };
+}
+
+}  // namespace
+
+const Scheme& fp16_scheme() {
+  static const Scheme scheme = describe(
+      "fp16", 2, "IEEE half precision through an all-reduce: 11 bits of precision, up to 65504.",
+      make<DType::f16>);
+  return scheme;
+}
+
+const Scheme& bf16_scheme() {
+  static const Scheme scheme =
+      describe("bf16", 3, "bfloat16 through an all-reduce: the range of f32, 8 bits of precision.",
+               make<DType::bf16>);
+  return scheme;
+}
+
+}  // namespace thinwire

@@ -1,0 +1,37 @@
+// registry.cc: the table.
+// SPDX-License-Identifier: Apache-2.0
+#include "thinwire/compress/registry.h"
+
+#include "thinwire/compress/schemes.h"
+#include "thinwire/core/error.h"
+
+namespace thinwire {
+
+const std::vector<const Scheme*>& schemes() {
+  static const std::vector<const Scheme*> table = {
+      &dense_scheme(), &fp16_scheme(), &bf16_scheme(), &topk_scheme(), &dgc_scheme(),
+  };
+  return table;
+}
+
+const Scheme& find_scheme(std::string_view name) {
+  std::string known;
+  for (const Scheme* scheme : schemes()) {
+    if (scheme->name == name) return *scheme;
+    known += (known.empty() ? "" : ", ") + scheme->name;
+  }
+  fail("unknown scheme '", name, "'; known: ", known);
+}
+
+std::unique_ptr<Compressor> make_compressor(const Config& config, const Bucket& bucket,
+                                            const Site& site) {
+  const Scheme& scheme = find_scheme(config.scheme);
+  validate(bucket);
+  if (site.world < 1 || site.rank < 0 || site.rank >= site.world) {
+    fail("scheme '", scheme.name, "': expected a rank from 0 to ", site.world - 1, ", got ",
+         site.rank);
+  }
+  return scheme.make(Options(config, scheme.options), bucket, site);
+}
+
+}  // namespace thinwire

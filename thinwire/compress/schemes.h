@@ -1,0 +1,15 @@
+// schemes.h: one declaration per scheme, for the table in registry.cc.
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include "thinwire/compress/registry.h"
+
+namespace thinwire {
+
+const Scheme& dense_scheme();
+const Scheme& fp16_scheme();
+const Scheme& bf16_scheme();
+const Scheme& topk_scheme();
+const Scheme& dgc_scheme();
+
+}  // namespace thinwire

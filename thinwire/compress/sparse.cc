@@ -1,0 +1,179 @@
+// sparse.cc: survivors out of memory, into a frame, and everybody's frames into an average.
+// SPDX-License-Identifier: Apache-2.0
+#include "thinwire/compress/sparse.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <limits>
+
+#include "thinwire/core/error.h"
+#include "thinwire/kernels/average.h"
+#include "thinwire/kernels/norm.h"
+
+namespace thinwire {
+namespace {
+
+constexpr std::string_view index_names[] = {"smallest", "golomb", "elias_fano",
+                                            "gap"};  // in order of IndexChoice
+constexpr std::string_view select_names[] = {"steered", "exact"};
+constexpr std::string_view quota_names[] = {"bucket", "layer"};
+
+// What is wrong with a frame that is sound in itself, or nothing.
+const char* difference(const FrameHeader& got, const FrameHeader& expected) {
+  if (got.scheme != expected.scheme) return "its frame is of another scheme";
+  if (got.bucket != expected.bucket) return "its frame is of another bucket";
+  if (got.step != expected.step) return "its frame is of another step";
+  if (got.elements != expected.elements) return "its frame is of a bucket of another size";
+  if (got.values != expected.values) return "its frame has other value codes";
+  if (got.chunk_log2 != expected.chunk_log2) return "its frame has chunks of another size";
+  return nullptr;
+}
+
+}  // namespace
+
+std::vector<Option> sparse_options() {
+  return {
+      {"density", "0.001", "fraction of the elements sent, in (0, 1]"},
+      {"values", "log4", "how a value travels: f32, f16, bf16, log8, log4 or sign"},
+      {"index", "golomb",
+       "how indices travel: golomb, elias_fano, gap (slower, smaller) or smallest (tries all)"},
+      {"select", "steered",
+       "steered: a carried threshold, within the quota's band; exact: the largest, always"},
+      {"quota", "bucket", "one quota and threshold per bucket or per layer"},
+      {"warmup", "0", "steps of the warm-up: 25, 6.25, 1.56, 0.39 % in four stages, then density"},
+  };
+}
+
+void read_sparse_options(const Options& options, SparseSettings& settings) {
+  settings.warmup.density = options.number("density", 0, 1);
+  settings.warmup.steps =
+      static_cast<std::uint64_t>(options.integer("warmup", 0, std::numeric_limits<int>::max()));
+  settings.values = static_cast<ValueCoder>(options.choice("values", value_coder_names));
+  settings.index = static_cast<IndexChoice>(options.choice("index", index_names));
+  settings.memory.exact = options.choice("select", select_names) == 1;
+  settings.memory.per_layer = options.choice("quota", quota_names) == 1;
+}
+
+SparseCompressor::SparseCompressor(const SparseSettings& settings, const Bucket& bucket,
+                                   const Site& site)
+    : settings_(settings),
+      bucket_(bucket),
+      site_(site),
+      who_("rank " + std::to_string(site.rank) + ", bucket " + std::to_string(bucket.id)),
+      memory_(bucket, settings.memory),
+      received_(static_cast<std::size_t>(site.world)) {}
+
+SparseCompressor::Plan SparseCompressor::plan(std::uint64_t step) const {
+  Plan plan;
+  const std::size_t elements = bucket_.elements();
+  plan.density = settings_.warmup.density_at(step);
+  plan.most = memory_.most(plan.density);
+  plan.header.scheme = settings_.scheme;
+  plan.header.values = settings_.values;
+  plan.header.bucket = bucket_.id;
+  plan.header.step = static_cast<std::uint32_t>(step);
+  plan.header.elements = static_cast<std::uint32_t>(elements);
+  const double expected = plan.density * static_cast<double>(elements);
+  plan.header.chunk_log2 = chunk_log2_for(plan.header.elements, static_cast<std::size_t>(expected));
+  plan.bound = sparse_frame_bound(plan.header, plan.most);
+  // Per rank a gather moves (N-1) frames, a ring all-reduce 2(N-1)/N dense buckets.
+  const auto world = static_cast<double>(site_.world);
+  const auto dense_bytes = static_cast<double>(elements * sizeof(float));
+  plan.dense =
+      site_.world > 1 && elements > 0 && world * static_cast<double>(plan.bound) > 2 * dense_bytes;
+  return plan;
+}
+
+Leg SparseCompressor::leg(std::uint64_t step, int) const {
+  const Plan now = plan(step);
+  if (now.dense) return {Reduction::sum, DType::f32, bucket_.elements() * sizeof(float)};
+  return {Reduction::gather, DType::f32, now.bound};
+}
+
+// The paper's local clipping: each worker's share of the permitted norm is 1/sqrt(N). NaN when the
+// norm is not finite.
+float SparseCompressor::clip_scale(const Turn& turn, std::span<const float> gradient) const {
+  if (settings_.clip <= 0) return 1.0f;
+  const double squared =
+      settings_.clip_global ? turn.squared_norm : squared_norm(gradient.data(), gradient.size());
+  if (!std::isfinite(squared)) return std::numeric_limits<float>::quiet_NaN();
+  const double limit = settings_.clip / std::sqrt(static_cast<double>(site_.world));
+  const double norm = std::sqrt(squared);
+  return norm > limit ? static_cast<float>(limit / norm) : 1.0f;
+}
+
+std::size_t SparseCompressor::encode(const Turn& turn, TensorView gradient, Bytes out) {
+  require_f32_cpu(gradient, bucket_.elements(), who_);
+  const Plan now = plan(turn.step);
+  const float scale = clip_scale(turn, gradient.f32());
+  survivors_ = {};
+  finite_ =
+      !std::isnan(scale) && memory_.step(gradient.f32(), scale, now.density, turn.step, survivors_);
+  if (!finite_) undo(turn);
+  sent_ = survivors_.value;
+  if (now.dense) return encode_dense(out);
+  FrameHeader header = now.header;
+  header.skipped = !finite_;
+  const std::size_t bytes = encode_sparse(header, survivors_.index, sent_, settings_.index, out);
+  memory_.settle(survivors_, sent_);
+  return bytes;
+}
+
+std::size_t SparseCompressor::encode_dense(Bytes out) const {
+  std::fill(out.begin(), out.end(), std::byte{0});
+  const auto put = [&](std::size_t at, float value) {
+    std::memcpy(out.data() + at * sizeof(float), &value, sizeof value);
+  };
+  for (std::size_t i = 0; i < survivors_.size(); ++i) put(survivors_.index[i], survivors_.value[i]);
+  // One NaN is enough for every rank to see it in the sum.
+  if (!finite_) put(0, std::numeric_limits<float>::quiet_NaN());
+  return out.size();
+}
+
+Status SparseCompressor::decode(const Turn& turn, const Inbox& inbox, TensorView average) {
+  require_f32_cpu(average, bucket_.elements(), who_);
+  const Plan now = plan(turn.step);
+  return now.dense ? decode_dense(inbox, average.f32()) : decode_frames(now, inbox, average.f32());
+}
+
+Status SparseCompressor::decode_dense(const Inbox& inbox, std::span<float> average) const {
+  std::memcpy(average.data(), inbox.data.data(), average.size_bytes());
+  const bool finite =
+      scale_finite(average.data(), average.size(), 1.0f / static_cast<float>(site_.world));
+  return finite ? Status{} : Status{Code::skipped, "a rank's gradient was not finite"};
+}
+
+Status SparseCompressor::decode_frames(const Plan& plan, const Inbox& inbox,
+                                       std::span<float> average) {
+  bool skipped = false;
+  for (int rank = 0; rank < site_.world; ++rank) {
+    inbox.culprit = rank;
+    FrameHeader header;
+    std::size_t used = 0;
+    const Status status = decode_sparse(inbox.slot(rank), plan.most, header,
+                                        received_[static_cast<std::size_t>(rank)], used);
+    if (!status.ok() && status.code != Code::skipped) return status;
+    if (const char* what = difference(header, plan.header)) return {Code::mismatch, what};
+    skipped = skipped || status.code == Code::skipped;
+  }
+  inbox.culprit = -1;
+  if (skipped) return {Code::skipped, "a rank's gradient was not finite"};
+  // All frames are sound: one scatter-add, in rank order, so that every rank rounds alike.
+  std::fill(average.begin(), average.end(), 0.0f);
+  const float share = 1.0f / static_cast<float>(site_.world);
+  for (const Sparse& sparse : received_) {
+    for (std::size_t i = 0; i < sparse.indices.size(); ++i)
+      average[sparse.indices[i]] += sparse.values[i] * share;
+  }
+  return {};
+}
+
+void SparseCompressor::undo(const Turn&) {
+  memory_.undo(survivors_);
+  survivors_ = {};
+}
+
+void SparseCompressor::visit_state(StateVisitor& visitor) { memory_.visit_state(visitor); }
+
+}  // namespace thinwire

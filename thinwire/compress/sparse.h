@@ -1,0 +1,70 @@
+// sparse.h: the compressor behind topk and dgc: memory takes the gradient in and the survivors out,
+// a frame carries them. Where a frame would not pay (early warm-up, many workers), the same
+// survivors travel in a dense all-reduce instead.
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <vector>
+
+#include "thinwire/compress/compressor.h"
+#include "thinwire/core/options.h"
+#include "thinwire/memory/dgc.h"
+#include "thinwire/memory/warmup.h"
+#include "thinwire/wire/frame.h"
+
+namespace thinwire {
+
+struct SparseSettings {
+  std::uint8_t scheme = 0;
+  DgcMemoryOptions memory;
+  Warmup warmup;
+  ValueCoder values = ValueCoder::log4;
+  IndexChoice index = IndexChoice::golomb;
+  double clip = 0;  // largest norm of the average gradient; 0: no clipping
+  bool clip_global =
+      true;  // by the norm over all buckets, or over this bucket alone (an approximation)
+};
+
+// The options that topk and dgc have in common, and how to read them.
+std::vector<Option> sparse_options();
+void read_sparse_options(const Options& options, SparseSettings& settings);
+
+class SparseCompressor final : public Compressor {
+ public:
+  SparseCompressor(const SparseSettings& settings, const Bucket& bucket, const Site& site);
+
+  bool needs_norm() const override { return settings_.clip > 0 && settings_.clip_global; }
+  Leg leg(std::uint64_t step, int round) const override;
+  std::size_t encode(const Turn& turn, TensorView gradient, Bytes out) override;
+  Status decode(const Turn& turn, const Inbox& inbox, TensorView average) override;
+  void undo(const Turn& turn) override;
+  void visit_state(StateVisitor& visitor) override;
+
+ private:
+  // How a step travels; the same on all ranks.
+  struct Plan {
+    double density = 0;
+    std::size_t most = 0;
+    FrameHeader header;
+    std::size_t bound = 0;  // bytes of a frame at most
+    bool dense = false;
+  };
+  Plan plan(std::uint64_t step) const;
+
+  float clip_scale(const Turn& turn, std::span<const float> gradient) const;
+  std::size_t encode_dense(Bytes out) const;
+  Status decode_dense(const Inbox& inbox, std::span<float> average) const;
+  Status decode_frames(const Plan& plan, const Inbox& inbox, std::span<float> average);
+
+  SparseSettings settings_;
+  Bucket bucket_;
+  Site site_;
+  std::string who_;  // "dgc, bucket 3", for errors
+  DgcMemory memory_;
+  Survivors survivors_;      // of the last step, until the next: undo() needs them
+  std::vector<float> sent_;  // what receivers decode for them
+  bool finite_ = true;       // the last gradient was
+  std::vector<Sparse> received_;
+};
+
+}  // namespace thinwire
