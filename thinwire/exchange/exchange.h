@@ -57,6 +57,9 @@ class Exchange {
   // be used by nobody else meanwhile.
   Exchange(Group& group, std::vector<Bucket> buckets, const Config& config);
   Exchange(Group& group, std::vector<Bucket> buckets, const std::vector<Config>& configs);
+  // With compressors of your own, one per bucket; `description` is what the ranks must agree on.
+  Exchange(Group& group, std::vector<Bucket> buckets,
+           std::vector<std::unique_ptr<Compressor>> compressors, const std::string& description);
   ~Exchange();
   Exchange(const Exchange&) = delete;
   Exchange& operator=(const Exchange&) = delete;

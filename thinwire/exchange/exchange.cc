@@ -1,0 +1,413 @@
+// exchange.cc: one thread per exchange that carries the buckets of a step through their rounds.
+// SPDX-License-Identifier: Apache-2.0
+#include "thinwire/exchange/exchange.h"
+
+#include <algorithm>
+#include <chrono>
+#include <condition_variable>
+#include <cstring>
+#include <deque>
+#include <exception>
+#include <mutex>
+#include <optional>
+#include <thread>
+
+#include "thinwire/compress/registry.h"
+#include "thinwire/core/crc32c.h"
+#include "thinwire/core/error.h"
+#include "thinwire/kernels/norm.h"
+
+namespace thinwire {
+namespace {
+
+// Collectives under way at once. Two keep the link busy while a third bucket is encoded; more would
+// only add memory.
+constexpr std::size_t depth = 2;
+
+constexpr std::size_t agreement_bytes = 1024;
+
+double seconds_since(std::chrono::steady_clock::time_point start) {
+  return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+}
+
+// All that must be the same on every rank: a summary to show, and a checksum of everything.
+struct Agreement {
+  std::string summary;
+  std::uint32_t checksum = 0;
+};
+
+Agreement describe(const std::vector<Bucket>& buckets, const std::string& schemes) {
+  std::string all = schemes;
+  std::size_t elements = 0;
+  for (const Bucket& bucket : buckets) {
+    all += "\nbucket " + std::to_string(bucket.id);
+    for (const Parameter& parameter : bucket.parameters) {
+      all += "\n" + parameter.name + " " + std::to_string(parameter.count);
+    }
+    elements += bucket.elements();
+  }
+  std::string summary = std::to_string(buckets.size()) + " buckets, " + std::to_string(elements) +
+                        " elements, scheme " + schemes;
+  summary.resize(std::min(summary.size(), agreement_bytes - sizeof(std::uint32_t)));
+  return {std::move(summary), crc32c(std::as_bytes(std::span(all)))};
+}
+
+// The configurations as one text; neighbours that are alike are written once, with their number.
+std::string join(const std::vector<Config>& configs) {
+  std::string text;
+  for (std::size_t i = 0; i < configs.size();) {
+    const std::string one = configs[i].str();
+    std::size_t alike = 1;
+    while (i + alike < configs.size() && configs[i + alike].str() == one) ++alike;
+    text += (text.empty() ? "" : " ") + one +
+            (alike < configs.size() ? " x" + std::to_string(alike) : "");
+    i += alike;
+  }
+  return text;
+}
+
+std::vector<std::unique_ptr<Compressor>> make_compressors(const Group& group,
+                                                          const std::vector<Bucket>& buckets,
+                                                          const std::vector<Config>& configs) {
+  if (configs.size() != buckets.size()) {
+    fail("exchange: expected a configuration per bucket (", buckets.size(), "), got ",
+         configs.size());
+  }
+  std::vector<std::unique_ptr<Compressor>> compressors;
+  for (std::size_t i = 0; i < buckets.size(); ++i) {
+    compressors.push_back(make_compressor(configs[i], buckets[i], {group.rank(), group.size()}));
+  }
+  return compressors;
+}
+
+// Throws when a rank was set up otherwise than rank 0: found here it is a sentence, found later a
+// damaged step.
+void check_agreement(Group& group, const Agreement& mine) {
+  std::vector<std::byte> message(sizeof mine.checksum + mine.summary.size());
+  std::memcpy(message.data(), &mine.checksum, sizeof mine.checksum);
+  std::memcpy(message.data() + sizeof mine.checksum, mine.summary.data(), mine.summary.size());
+  const auto ranks = static_cast<std::size_t>(group.size());
+  std::vector<std::byte> slots(ranks * agreement_bytes);
+  std::vector<std::size_t> sizes(ranks);
+  group.all_gather(message, agreement_bytes, slots, sizes, {}).wait();
+  const auto of_rank = [&](std::size_t rank) {
+    return std::string(reinterpret_cast<const char*>(slots.data() + rank * agreement_bytes),
+                       sizes[rank]);
+  };
+  const std::string first = of_rank(0);
+  for (std::size_t rank = 1; rank < ranks; ++rank) {
+    const std::string other = of_rank(rank);
+    if (other == first) continue;
+    const std::string a = first.substr(sizeof mine.checksum),
+                      b = other.substr(sizeof mine.checksum);
+    fail("rank ", group.rank(), ": rank ", rank,
+         " was set up otherwise than rank 0; rank 0 has: ", a, "; rank ", rank,
+         " has: ", a == b ? "the same in sum, but other parameter names or sizes" : b,
+         "; start all ranks with the same model and options");
+  }
+}
+
+}  // namespace
+
+class Exchange::Engine {
+ public:
+  Engine(Group& group, std::vector<Bucket> buckets,
+         std::vector<std::unique_ptr<Compressor>> compressors, const std::string& description)
+      : group_(group) {
+    if (compressors.size() != buckets.size()) {
+      fail("exchange: expected a compressor per bucket (", buckets.size(), "), got ",
+           compressors.size());
+    }
+    for (std::size_t i = 0; i < buckets.size(); ++i) {
+      if (buckets[i].id != i) {
+        fail("exchange: expected buckets numbered from 0 without gaps, got number ", buckets[i].id,
+             " at place ", i);
+      }
+      validate(buckets[i]);
+      needs_norm_ = needs_norm_ || compressors[i]->needs_norm();
+    }
+    check_agreement(group, describe(buckets, description));
+    for (std::size_t i = 0; i < buckets.size(); ++i) {
+      lanes_.push_back({std::move(buckets[i]), std::move(compressors[i])});
+    }
+    before_ = group.traffic();
+    thread_ = std::thread([this] { run(); });
+  }
+
+  ~Engine() {
+    {
+      const std::lock_guard lock(mutex_);
+      closing_ = true;
+    }
+    wake_.notify_all();
+    thread_.join();
+  }
+  Engine(const Engine&) = delete;
+  Engine& operator=(const Engine&) = delete;
+
+  void submit(std::uint16_t bucket, TensorView gradient, Stream stream) {
+    {
+      const std::lock_guard lock(mutex_);
+      if (error_) std::rethrow_exception(error_);
+      if (bucket >= lanes_.size()) {
+        fail(where(bucket), ": there are ", lanes_.size(), " buckets, numbered from 0");
+      }
+      Lane& lane = lanes_[bucket];
+      if (lane.ready) fail(where(bucket), ": submitted twice in one step; call finish() first");
+      if (gradient.count != lane.bucket.elements()) {
+        fail(where(bucket), ": expected ", lane.bucket.elements(), " elements, got ",
+             gradient.count);
+      }
+      lane.gradient = gradient;
+      lane.stream = stream;
+      lane.ready = true;
+      ++submitted_;
+    }
+    wake_.notify_all();
+  }
+
+  StepResult finish() {
+    std::unique_lock lock(mutex_);
+    if (error_) std::rethrow_exception(error_);
+    for (const Lane& lane : lanes_) {
+      if (!lane.ready)
+        fail(where(lane.bucket.id),
+             ": not submitted in this step; submit every bucket before finish()");
+    }
+    done_.wait(lock, [this] { return result_.has_value() || error_ || lanes_.empty(); });
+    if (error_) std::rethrow_exception(error_);
+    const StepResult result = result_.value_or(StepResult{step_, false});
+    result_.reset();
+    submitted_ = 0;
+    for (Lane& lane : lanes_) lane.ready = false;
+    if (lanes_.empty()) ++step_;
+    return result;
+  }
+
+  Report report() const {
+    const std::lock_guard lock(mutex_);
+    Report report = report_;
+    const Traffic now = group_.traffic();
+    report.traffic = {now.sent - before_.sent, now.received - before_.received,
+                      now.collectives - before_.collectives};
+    return report;
+  }
+
+  void visit_state(StateVisitor& visitor) {
+    const std::lock_guard lock(mutex_);
+    if (submitted_ != 0)
+      fail("rank ", group_.rank(), ": state was visited inside a step; call finish() first");
+    auto step = static_cast<double>(step_);
+    visitor.number("exchange/step", step, Share::replicated);
+    step_ = static_cast<std::uint64_t>(step);
+    for (Lane& lane : lanes_) lane.compressor->visit_state(visitor);
+  }
+
+ private:
+  // One bucket and its buffers, which the exchange's thread owns while a step runs.
+  struct Lane {
+    Bucket bucket;
+    std::unique_ptr<Compressor> compressor;
+    TensorView gradient{};
+    Stream stream{};
+    bool ready = false;    // submitted, under mutex_
+    bool encoded = false;  // its memory has taken this step's gradient
+    std::vector<std::byte> payload{}, slots{};
+    std::vector<std::size_t> sizes{};
+  };
+
+  struct Flight {
+    std::size_t lane = 0;
+    int round = 0;
+    Leg leg;
+    Pending pending;
+  };
+
+  std::string where(std::size_t bucket) const {
+    return "rank " + std::to_string(group_.rank()) + ", step " + std::to_string(step_) +
+           ", bucket " + std::to_string(bucket);
+  }
+
+  void run() {
+    while (wait_for([this] { return submitted_ > 0 && !result_ && !error_; })) {
+      try {
+        const bool skipped = run_step();
+        const std::lock_guard lock(mutex_);
+        if (closing_) return;
+        result_ = StepResult{step_++, skipped};
+      } catch (...) {
+        take_back();
+        const std::lock_guard lock(mutex_);
+        error_ = std::current_exception();
+      }
+      done_.notify_all();
+    }
+  }
+
+  // False when the exchange is being closed.
+  template <typename Condition>
+  bool wait_for(Condition condition) {
+    std::unique_lock lock(mutex_);
+    wake_.wait(lock, [&] { return closing_ || condition(); });
+    return !closing_;
+  }
+
+  bool run_step() {
+    double squared_norm = 0;
+    if (needs_norm_) {
+      if (!wait_for([this] { return submitted_ == lanes_.size(); })) return false;
+      squared_norm = norm_of_all();
+    }
+    bool skipped = false;
+    std::deque<Flight> flights;
+    for (std::size_t i = 0; i < lanes_.size(); ++i) {
+      if (!wait_for([&] { return lanes_[i].ready; })) return false;
+      flights.push_back(launch(i, 0, squared_norm));
+      if (flights.size() > depth) advance(flights, squared_norm, skipped);
+    }
+    while (!flights.empty()) advance(flights, squared_norm, skipped);
+    if (skipped) {
+      take_back();
+      for (Lane& lane : lanes_)
+        std::memset(lane.gradient.data, 0, lane.gradient.count * size_of(lane.gradient.dtype));
+    }
+    for (Lane& lane : lanes_) lane.encoded = false;
+    const std::lock_guard lock(mutex_);
+    ++report_.steps;
+    report_.skipped += skipped ? 1 : 0;
+    return skipped;
+  }
+
+  double norm_of_all() {
+    double sum = 0;
+    for (const Lane& lane : lanes_) {
+      require_f32_cpu(lane.gradient, lane.bucket.elements(), where(lane.bucket.id));
+      sum += squared_norm(lane.gradient.f32().data(), lane.gradient.count);
+    }
+    return sum;
+  }
+
+  // Encodes a round of a bucket and starts its collective.
+  Flight launch(std::size_t index, int round, double squared_norm) {
+    Lane& lane = lanes_[index];
+    const Turn turn{step_, round, lane.stream, squared_norm};
+    const Leg leg = lane.compressor->leg(step_, round);
+    Bytes out;
+    if (leg.in_place) {
+      out = {static_cast<std::byte*>(lane.gradient.data), leg.bytes};
+    } else {
+      lane.payload.resize(leg.bytes);
+      out = lane.payload;
+    }
+    const auto start = std::chrono::steady_clock::now();
+    lane.encoded = true;
+    const std::size_t bytes = lane.compressor->encode(turn, lane.gradient, out);
+    count(&Report::encode_seconds, seconds_since(start));
+    {
+      const std::lock_guard lock(mutex_);
+      report_.payload_bytes += bytes;
+      if (round == 0) report_.dense_bytes += lane.gradient.count * sizeof(float);
+    }
+    return {index, round, leg, start_collective(lane, leg, out, bytes)};
+  }
+
+  Pending start_collective(Lane& lane, const Leg& leg, Bytes out, std::size_t bytes) {
+    if (leg.reduction != Reduction::gather) {
+      const ReduceOp op = leg.reduction == Reduction::sum ? ReduceOp::sum : ReduceOp::max;
+      return group_.all_reduce(out, leg.dtype, op, lane.stream);
+    }
+    const auto ranks = static_cast<std::size_t>(group_.size());
+    lane.slots.resize(ranks * leg.bytes);
+    lane.sizes.resize(ranks);
+    return group_.all_gather(out.first(bytes), leg.bytes, lane.slots, lane.sizes, lane.stream);
+  }
+
+  // Completes the oldest collective; a bucket with further rounds goes to the back of the line.
+  void advance(std::deque<Flight>& flights, double squared_norm, bool& skipped) {
+    Flight flight = std::move(flights.front());
+    flights.pop_front();
+    Lane& lane = lanes_[flight.lane];
+    auto start = std::chrono::steady_clock::now();
+    flight.pending.wait();
+    count(&Report::wait_seconds, seconds_since(start));
+
+    const Leg& leg = flight.leg;
+    Inbox inbox;
+    if (leg.reduction == Reduction::gather) {
+      inbox.data = lane.slots;
+      inbox.slot_bytes = leg.bytes;
+      inbox.sizes = lane.sizes;
+    } else if (leg.in_place) {
+      inbox.data = {static_cast<const std::byte*>(lane.gradient.data), leg.bytes};
+    } else {
+      inbox.data = lane.payload;
+    }
+    start = std::chrono::steady_clock::now();
+    const Turn turn{step_, flight.round, lane.stream, squared_norm};
+    const Status status = lane.compressor->decode(turn, inbox, lane.gradient);
+    count(&Report::decode_seconds, seconds_since(start));
+    if (status.code == Code::skipped) {
+      skipped = true;  // seen alike by all ranks, so they all leave out the further rounds
+    } else if (!status.ok()) {
+      fail(where(lane.bucket.id),
+           inbox.culprit < 0 ? "" : ", bytes from rank " + std::to_string(inbox.culprit), ": ",
+           status.what, "; the step was not taken, restart from the last checkpoint");
+    } else if (flight.round + 1 < lane.compressor->rounds()) {
+      flights.push_back(launch(flight.lane, flight.round + 1, squared_norm));
+    }
+  }
+
+  // Puts what this step sent back into every memory that it was taken from.
+  void take_back() {
+    for (Lane& lane : lanes_) {
+      if (lane.encoded) lane.compressor->undo({step_, 0, lane.stream, 0});
+      lane.encoded = false;
+    }
+  }
+
+  void count(double Report::*where, double seconds) {
+    const std::lock_guard lock(mutex_);
+    report_.*where += seconds;
+  }
+
+  Group& group_;
+  Traffic before_;
+  std::vector<Lane> lanes_;
+  bool needs_norm_ = false;
+  std::uint64_t step_ = 0;
+
+  mutable std::mutex mutex_;
+  std::condition_variable wake_, done_;
+  std::size_t submitted_ = 0;
+  std::optional<StepResult> result_;
+  std::exception_ptr error_;
+  bool closing_ = false;
+  Report report_;
+  std::thread thread_;
+};
+
+Exchange::Exchange(Group& group, std::vector<Bucket> buckets, const Config& config)
+    : Exchange(group, buckets, std::vector<Config>(buckets.size(), config)) {}
+
+Exchange::Exchange(Group& group, std::vector<Bucket> buckets, const std::vector<Config>& configs)
+    : Exchange(group, buckets, make_compressors(group, buckets, configs), join(configs)) {}
+
+Exchange::Exchange(Group& group, std::vector<Bucket> buckets,
+                   std::vector<std::unique_ptr<Compressor>> compressors,
+                   const std::string& description)
+    : engine_(std::make_unique<Engine>(group, std::move(buckets), std::move(compressors),
+                                       description)) {}
+
+Exchange::~Exchange() = default;
+
+void Exchange::submit(std::uint16_t bucket, TensorView gradient, Stream stream) {
+  engine_->submit(bucket, gradient, stream);
+}
+
+StepResult Exchange::finish() { return engine_->finish(); }
+
+Report Exchange::report() const { return engine_->report(); }
+
+void Exchange::visit_state(StateVisitor& visitor) { engine_->visit_state(visitor); }
+
+}  // namespace thinwire

@@ -1,0 +1,16 @@
+// thinwire.h: the library, in order of use. A program that averages gradients needs only this header.
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include "thinwire/core/error.h"           // the one exception
+#include "thinwire/core/view.h"            // buckets, parameters, tensors that a caller owns
+#include "thinwire/core/options.h"         // "dgc:density=0.001" as a value
+#include "thinwire/core/state.h"           // save and load, by name
+#include "thinwire/core/parallel.h"        // how many threads the kernels may use
+#include "thinwire/comm/group.h"           // the workers of a job
+#include "thinwire/comm/local.h"           // ... as threads of this process (mpi: thinwire/comm/mpi/mpi.h)
+#include "thinwire/comm/link.h"            // ... over an emulated link
+#include "thinwire/compress/registry.h"    // the schemes
+#include "thinwire/exchange/exchange.h"    // averages the buckets of a model, step by step
+#include "thinwire/exchange/replicas.h"    // are all workers' weights still the same?
+#include "thinwire/kernels/sgd.h"          // the optimizer half of DGC: weight decay with its own momentum
