@@ -1,5 +1,6 @@
 // fuzz_roundtrip.cc: survivors encode to the same bytes twice, within the bound, and decode to what
-// the encoder handed back. SPDX-License-Identifier: Apache-2.0
+// the encoder handed back.
+// SPDX-License-Identifier: Apache-2.0
 #include <cmath>
 #include <vector>
 

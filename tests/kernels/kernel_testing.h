@@ -1,5 +1,6 @@
 // kernel_testing.h: what all kernel tests share: each target in turn, awkward lengths and contents,
-// guarded arrays, comparison by bits. SPDX-License-Identifier: Apache-2.0
+// guarded arrays, comparison by bits.
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 
 #include <gtest/gtest.h>

@@ -1,5 +1,6 @@
 // values_test.cc: value coders: what the encoder hands back, error bounds, edges of the float
-// range. SPDX-License-Identifier: Apache-2.0
+// range.
+// SPDX-License-Identifier: Apache-2.0
 #include "thinwire/wire/values.h"
 
 #include <gtest/gtest.h>

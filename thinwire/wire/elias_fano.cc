@@ -1,5 +1,6 @@
 // elias_fano.cc: low bits first, then, from a byte's start, the bitmap: bit (index >> low) + rank
-// is set. SPDX-License-Identifier: Apache-2.0
+// is set.
+// SPDX-License-Identifier: Apache-2.0
 #include "thinwire/wire/elias_fano.h"
 
 #include <algorithm>

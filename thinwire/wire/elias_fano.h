@@ -1,5 +1,6 @@
 // elias_fano.h: indices as plain low bits and a bitmap of the high parts, which decodes in
-// parallel. SPDX-License-Identifier: Apache-2.0
+// parallel.
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 
 #include <cstdint>

@@ -1,5 +1,6 @@
 // gap.cc: bit lengths and leading bits of gaps through an adaptive range coder, the other bits
-// plain. SPDX-License-Identifier: Apache-2.0
+// plain.
+// SPDX-License-Identifier: Apache-2.0
 #include "thinwire/wire/gap.h"
 
 #include <algorithm>

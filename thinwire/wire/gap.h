@@ -1,5 +1,6 @@
 // gap.h: the adaptive coder of gaps: learns how long gaps are, and so pays less where survivors
-// cluster. SPDX-License-Identifier: Apache-2.0
+// cluster.
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 
 #include <cstddef>
