@@ -20,7 +20,7 @@ namespace thinwire::laws {
 
 using Buffer = std::vector<std::byte>;
 
-inline constexpr std::size_t kLengths[] = {0, 1, 2, 7, 63, 1001, 70'001};
+inline constexpr std::size_t kLengths[] = {0, 1, 2, 7, 63, 1001, 35'003};
 inline constexpr DType kTypes[] = {DType::f32, DType::f16, DType::bf16, DType::i8, DType::i32};
 
 template <typename... Parts>

@@ -19,7 +19,7 @@ void all_laws(Group& group) {
 
 int body(Group& group) {
   all_laws(group);
-  // Pieces of 4 KiB, as messages beyond 2^31 bytes have them. A law of 70001 elements has dozens.
+  // Pieces of 4 KiB, as messages beyond 2^31 bytes have them. A law of 35003 elements has dozens.
   const auto pieces = make_mpi_group({.piece_bytes = 4096});
   all_laws(*pieces);
   const auto slow = emulate_link(make_mpi_group(), Link::parse("1gbit,100us"));
