@@ -16,7 +16,8 @@ namespace thinwire {
 std::vector<std::unique_ptr<Group>> make_local_groups(int size, const GroupOptions& options = {});
 
 // Runs body once per rank, each on a thread of its own, and joins them. The first rank's exception
-// (lowest rank that threw) is rethrown after all have ended.
+// (lowest rank that threw) is rethrown after all have ended. When a body throws or returns, others
+// that wait for that rank fail at once, with its name and its error, not after the time limit.
 void run_local(int size, const std::function<void(Group&)>& body, const GroupOptions& options = {});
 
 }  // namespace thinwire

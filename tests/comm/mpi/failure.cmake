@@ -1,5 +1,5 @@
-# failure.cmake: runs COMMAND (a list), which must fail within LIMIT seconds, say what EXPECTED (a regular expression)
-# matches, and leave no process behind. cmake -DCOMMAND=... -DEXPECTED=... -DLIMIT=... -P failure.cmake
+# failure.cmake: runs COMMAND (a list), which must fail within LIMIT seconds, and say what EXPECTED (a regular
+# expression) matches. No rank may end well. cmake -DCOMMAND=... -DEXPECTED=... -DLIMIT=... -P failure.cmake
 execute_process(COMMAND ${COMMAND} RESULT_VARIABLE result OUTPUT_VARIABLE output ERROR_VARIABLE output TIMEOUT ${LIMIT})
 message("${output}")
 if(NOT result MATCHES "^[0-9]+$" OR result EQUAL 0)
