@@ -142,7 +142,7 @@ class Hub {
     if (!operation) operation = std::make_shared<Operation>(sequence, size_);
     compare(*operation, rank, part.call);
     part.arrived = true;
-    operation->parts[r] = std::move(part);
+    operation->parts[r] = part;
     auto joined = operation;
     if (++operation->arrived == size_) {
       open_.erase(sequence);
@@ -362,7 +362,7 @@ class LocalGroup final : public Group {
       hub_->break_off(error.what());
       throw;
     }
-    auto operation = hub_->join(rank_, std::move(part));
+    auto operation = hub_->join(rank_, part);
     return Pending(std::make_unique<LocalWork>(hub_, std::move(operation), rank_));
   }
 
@@ -372,6 +372,7 @@ class LocalGroup final : public Group {
 
 std::vector<std::unique_ptr<Group>> make_groups(const std::shared_ptr<Hub>& hub) {
   std::vector<std::unique_ptr<Group>> groups;
+  groups.reserve(static_cast<std::size_t>(hub->size()));
   for (int rank = 0; rank < hub->size(); ++rank)
     groups.push_back(std::make_unique<LocalGroup>(hub, rank));
   return groups;
