@@ -53,7 +53,9 @@ std::string written(double value, std::span<const Unit> units) {
   return text;
 }
 
-int tree_steps(int ranks) { return std::bit_width(static_cast<unsigned>(ranks - 1)); }
+int tree_steps(int ranks) {
+  return static_cast<int>(std::bit_width(static_cast<unsigned>(ranks - 1)));
+}
 
 using Clock = std::chrono::steady_clock;
 
