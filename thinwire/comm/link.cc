@@ -162,7 +162,7 @@ std::size_t sum_without(std::span<const std::size_t> sizes, int rank) {
 
 class LinkGroup final : public Group {
  public:
-  LinkGroup(std::unique_ptr<Group> inner, const Link& link)
+  LinkGroup(std::shared_ptr<Group> inner, const Link& link)
       : inner_(std::move(inner)), link_(link), wire_{link.bytes_per_second, 0} {}
 
   int rank() const override { return inner_->rank(); }
@@ -217,7 +217,7 @@ class LinkGroup final : public Group {
     return Pending(std::make_unique<LinkWork>(queue_, std::move(passage)));
   }
 
-  std::unique_ptr<Group> inner_;
+  std::shared_ptr<Group> inner_;
   const Link link_;
   const Link wire_;  // the same without latency: the part that queues
   std::shared_ptr<Queue> queue_ = std::make_shared<Queue>();
@@ -260,6 +260,11 @@ double Link::broadcast_seconds(int ranks, std::size_t bytes) const {
   const double step_bytes = static_cast<double>(bytes);
   return tree_steps(ranks) *
          (latency_seconds + (bytes_per_second > 0 ? step_bytes / bytes_per_second : 0));
+}
+
+std::unique_ptr<Group> emulate_link(Group& group, const Link& link) {
+  const auto leave_it = [](Group*) {};
+  return std::make_unique<LinkGroup>(std::shared_ptr<Group>(&group, leave_it), link);
 }
 
 std::unique_ptr<Group> emulate_link(std::unique_ptr<Group> group, const Link& link) {

@@ -29,6 +29,9 @@ struct Link {
   double broadcast_seconds(int ranks, std::size_t bytes) const;
 };
 
+// The group must outlive what is returned, and must not be used beside it.
+std::unique_ptr<Group> emulate_link(Group& group, const Link& link);
+// The same, owning the group.
 std::unique_ptr<Group> emulate_link(std::unique_ptr<Group> group, const Link& link);
 
 }  // namespace thinwire

@@ -4,10 +4,12 @@
 
 #include <algorithm>
 #include <bit>
+#include <cstdint>
 #include <cstring>
 #include <limits>
 
 #include "thinwire/core/half.h"
+#include "thinwire/kernels/cast.h"
 
 namespace thinwire {
 namespace {
@@ -60,13 +62,21 @@ void loop_plain(Bytes into, ConstBytes from, ReduceOp op) {
     loop<T>(into, from, [](T a, T b) { return max_of(a, b); });
 }
 
-template <auto widen, auto narrow>
+bool is_aligned(const void* data, std::size_t to) {
+  return reinterpret_cast<std::uintptr_t>(data) % to == 0;
+}
+
+template <auto widen, auto narrow, auto add>
 void loop_half(Bytes into, ConstBytes from, ReduceOp op) {
   using Bits = std::uint16_t;
-  if (op == ReduceOp::sum)
-    loop<Bits>(into, from, [](Bits a, Bits b) { return narrow(sum_of(widen(a), widen(b))); });
-  else
+  if (op == ReduceOp::max) {
     loop<Bits>(into, from, [](Bits a, Bits b) { return narrow(max_of(widen(a), widen(b))); });
+  } else if (is_aligned(into.data(), sizeof(Bits)) && is_aligned(from.data(), sizeof(Bits))) {
+    add(reinterpret_cast<Bits*>(into.data()), reinterpret_cast<const Bits*>(from.data()),
+        into.size() / sizeof(Bits));
+  } else {
+    loop<Bits>(into, from, [](Bits a, Bits b) { return narrow(widen(a) + widen(b)); });
+  }
 }
 
 }  // namespace
@@ -76,9 +86,9 @@ void reduce_into(Bytes into, ConstBytes from, DType dtype, ReduceOp op) {
     case DType::f32:
       return loop_plain<float>(into, from, op);
     case DType::f16:
-      return loop_half<from_f16, to_f16>(into, from, op);
+      return loop_half<from_f16, to_f16, add_f16>(into, from, op);
     case DType::bf16:
-      return loop_half<from_bf16, to_bf16>(into, from, op);
+      return loop_half<from_bf16, to_bf16, add_bf16>(into, from, op);
     case DType::i8:
       return loop_plain<std::int8_t>(into, from, op);
     case DType::i32:

@@ -1,5 +1,5 @@
 // half.h: f16 and bf16 as bit patterns. Rounding is to nearest, ties to even; overflow gives
-// infinity, NaN stays NaN.
+// infinity. Every NaN becomes the same one, so that sums do not depend on their order.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -10,8 +10,7 @@ namespace thinwire {
 
 constexpr std::uint16_t to_bf16(float value) {
   const auto bits = std::bit_cast<std::uint32_t>(value);
-  if ((bits & 0x7fffffffu) > 0x7f800000u)
-    return static_cast<std::uint16_t>((bits >> 16) | 0x40u);  // NaN, quiet
+  if ((bits & 0x7fffffffu) > 0x7f800000u) return 0x7fc0;
   return static_cast<std::uint16_t>((bits + 0x7fffu + ((bits >> 16) & 1u)) >> 16);
 }
 
@@ -22,7 +21,7 @@ constexpr float from_bf16(std::uint16_t bits) {
 constexpr std::uint16_t to_f16(float value) {
   const auto bits = std::bit_cast<std::uint32_t>(value);
   const std::uint32_t sign = (bits >> 16) & 0x8000u, magnitude = bits & 0x7fffffffu;
-  if (magnitude > 0x7f800000u) return static_cast<std::uint16_t>(sign | 0x7e00u);
+  if (magnitude > 0x7f800000u) return 0x7e00;
   if (magnitude >= 0x477ff000u)
     return static_cast<std::uint16_t>(sign | 0x7c00u);  // 65520 and above round to infinity
   if (magnitude < 0x38800000u) {  // below 2^-14: a multiple of 2^-24; adding 0.5 aligns the bits so

@@ -26,6 +26,7 @@ struct TensorView {
 
   TensorView() = default;
   TensorView(std::span<float> values) : data(values.data()), count(values.size()) {}
+  TensorView(std::vector<float>& values) : TensorView(std::span(values)) {}
   TensorView(void* memory, std::size_t elements, DType type, Device where)
       : data(memory), count(elements), dtype(type), device(where) {}
 

@@ -2,10 +2,10 @@
 //
 //     thinwire::Exchange exchange(group, buckets, thinwire::Config::parse("dgc:density=0.001"));
 //     for each step:
-//       exchange.submit(0, gradient_of_bucket_0);     // as soon as a bucket's gradients are there,
-//       in any order exchange.submit(1, ...); auto step = exchange.finish();                // each
-//       bucket now holds the average, bit-identical on all ranks if (!step.skipped)
-//       optimizer.step();
+//       exchange.submit(0, gradient_of_bucket_0);  // as soon as a bucket's gradients are there,
+//       exchange.submit(1, gradient_of_bucket_1);  // in any order
+//       auto step = exchange.finish();             // the buckets hold the average, the same bits on all ranks
+//       if (!step.skipped) optimizer.step();
 //
 // One thread of the exchange encodes, issues every collective and decodes. Collectives therefore
 // leave each rank in one order: buckets by number, a further round of bucket b right after the

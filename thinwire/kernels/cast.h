@@ -1,5 +1,5 @@
 // cast.h: arrays of f16 and bf16, element by element as core/half.h does it: to nearest, ties to
-// even, overflow to infinity, NaN stays NaN. Denormals are kept, whatever the FPU's flush modes for
+// even, overflow to infinity, NaN stays NaN (one and the same). Denormals are kept, whatever the FPU's flush modes for
 // vectors may be. A factor is applied in f32 on the way, so that scaling costs no extra pass.
 // Arrays must not overlap and need no alignment.
 // SPDX-License-Identifier: Apache-2.0
@@ -18,8 +18,7 @@ void cast_to_bf16(const float* x, std::uint16_t* out, std::size_t count, float f
 bool cast_from_f16(const std::uint16_t* x, float* out, std::size_t count, float factor);
 bool cast_from_bf16(const std::uint16_t* x, float* out, std::size_t count, float factor);
 
-// into += from, summed in f32 and rounded back: the reduce operator of collectives on halves. Where
-// both are NaN, which of them stays is not promised.
+// into += from, summed in f32 and rounded back: the reduce operator of collectives on halves.
 void add_f16(std::uint16_t* into, const std::uint16_t* from, std::size_t count);
 void add_bf16(std::uint16_t* into, const std::uint16_t* from, std::size_t count);
 

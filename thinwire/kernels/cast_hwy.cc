@@ -60,9 +60,9 @@ struct F16 {
     const Ints small = hn::Sub(hn::BitCast(I32(), aligned), SetInt(0x3f000000));
     half = hn::IfThenElse(hn::Lt(magnitude, SetInt(0x38800000)), small, half);
     half = hn::IfThenElse(hn::Gt(magnitude, SetInt(0x477fefff)), SetInt(0x7c00), half);
-    half = hn::IfThenElse(hn::Gt(magnitude, SetInt(0x7f800000)), SetInt(0x7e00), half);
     const Ints sign = hn::And(ShiftDown<16>(bits), SetInt(0x8000));
-    return hn::DemoteTo(U16(), hn::Or(half, sign));
+    const auto nan = hn::Gt(magnitude, SetInt(0x7f800000));
+    return hn::DemoteTo(U16(), hn::IfThenElse(nan, SetInt(0x7e00), hn::Or(half, sign)));
   }
 };
 
@@ -77,7 +77,7 @@ struct Bf16 {
     const Ints odd = hn::And(top, SetInt(1));
     const Ints rounded = ShiftDown<16>(hn::Add(bits, hn::Add(odd, SetInt(0x7fff))));
     const auto nan = hn::Gt(hn::And(bits, SetInt(0x7fffffff)), SetInt(0x7f800000));
-    return hn::DemoteTo(U16(), hn::IfThenElse(nan, hn::Or(top, SetInt(0x40)), rounded));
+    return hn::DemoteTo(U16(), hn::IfThenElse(nan, SetInt(0x7fc0), rounded));
   }
 };
 
