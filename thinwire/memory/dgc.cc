@@ -110,6 +110,7 @@ bool DgcMemory::step(std::span<const float> gradient, float scale, double densit
   out.velocity.clear();
   bool finite = true;
   for (Segment& segment : segments_) {
+    if (segment.count == 0) continue;
     const Quota quota = Quota::of(segment.count, density);
     if (density != density_) segment.threshold.value = 0;
     DgcRule rule{options_.accumulate, options_.momentum, scale, smallest_positive};
@@ -130,18 +131,16 @@ bool DgcMemory::step(std::span<const float> gradient, float scale, double densit
 double DgcMemory::estimate(const Segment& segment, const DgcRule& rule,
                            std::span<const float> gradient, const Quota& quota,
                            std::uint64_t number) {
-  if (segment.count == 0) return 0;
   // Enough that about 64 of the sample pass: their number is then good to an eighth, well inside
-  // the band.
-  const std::size_t enough = std::max<std::size_t>(65536, 64 * (segment.count / quota.wanted));
-  const std::size_t samples = std::min(segment.count, enough);
+  // the band. Where that is most of the segment, everything may pass: the sweep then finds the
+  // exact threshold itself, for less.
+  const std::size_t samples = std::max<std::size_t>(65536, 64 * (segment.count / quota.wanted));
+  if (samples > segment.count / 2) return 0;
   std::vector<float> g(samples), u(u_.empty() ? 0 : samples), v(v_.empty() ? 0 : samples);
   for (std::size_t i = 0; i < samples; ++i) {
     const std::size_t from = segment.count * i / samples, to = segment.count * (i + 1) / samples;
     const std::size_t at =
-        segment.first + from +
-        (samples == segment.count ? 0
-                                  : random_below(number, i, static_cast<std::uint32_t>(to - from)));
+        segment.first + from + random_below(number, i, static_cast<std::uint32_t>(to - from));
     g[i] = gradient[at];
     if (!u.empty()) u[i] = u_[at];
     if (!v.empty()) v[i] = v_[at];
