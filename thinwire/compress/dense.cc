@@ -47,6 +47,7 @@ const Scheme& dense_scheme() {
       .biased = false,
       .feedback = false,
       .stochastic = false,
+      .momentum = false,
       .options = {},
       .variants = {},
       .make = [](const Options&, const Bucket& bucket,

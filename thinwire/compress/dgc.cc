@@ -50,6 +50,7 @@ const Scheme& dgc_scheme() {
       .biased = true,
       .feedback = true,
       .stochastic = false,
+      .momentum = true,
       .options = options(),
       .variants = {"density=0.01,values=f32,select=exact,nesterov=on",
                    "density=0.05,values=sign,clip=0.5",

@@ -25,6 +25,7 @@ struct Scheme {
   bool biased = false;
   bool feedback = false;  // keeps what it does not send
   bool stochastic = false;
+  bool momentum = false;  // accumulates momentum itself: the optimizer must run without its own
   std::vector<Option> options;
   std::vector<std::string>
       variants;  // further settings that the law tests try, as "key=value,key=value"

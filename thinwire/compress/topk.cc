@@ -37,6 +37,7 @@ const Scheme& topk_scheme() {
       .biased = true,
       .feedback = true,
       .stochastic = false,
+      .momentum = false,
       .options = options(),
       .variants = {"density=0.01,values=f32,select=exact",
                    "density=0.05,values=sign,index=elias_fano",

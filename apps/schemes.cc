@@ -1,0 +1,93 @@
+// schemes.cc: `thinwire schemes`: the registry as a table.
+// SPDX-License-Identifier: Apache-2.0
+#include "thinwire/compress/registry.h"
+
+#include <iostream>
+#include <memory>
+
+#include "apps/verb.h"
+
+namespace thinwire::apps {
+namespace {
+
+struct Settings {
+  bool markdown = false;
+  std::string json;
+};
+
+Row row_of(const Scheme& scheme) {
+  Row options = Row::array();
+  for (const Option& option : scheme.options) {
+    options.push_back({{"name", option.name}, {"default", option.fallback}, {"help", option.help}});
+  }
+  return {{"name", scheme.name},
+          {"id", scheme.id},
+          {"bits", scheme.bits},
+          {"reducible", scheme.reducible},
+          {"biased", scheme.biased},
+          {"feedback", scheme.feedback},
+          {"stochastic", scheme.stochastic},
+          {"momentum", scheme.momentum},
+          {"paper", scheme.paper},
+          {"summary", scheme.summary},
+          {"options", options}};
+}
+
+const std::vector<Column> columns = {
+    {"name", "scheme", Show::text},           {"id", "id", Show::count},
+    {"bits", "bits per element", Show::text}, {"reducible", "reducible", Show::text},
+    {"biased", "biased", Show::text},         {"feedback", "feedback", Show::text},
+    {"stochastic", "stochastic", Show::text}, {"momentum", "momentum", Show::text},
+    {"paper", "paper", Show::text},
+};
+
+const std::vector<Column> option_columns = {
+    {"scheme", "scheme", Show::text},
+    {"name", "option", Show::text},
+    {"default", "default", Show::text},
+    {"help", "meaning", Show::text},
+};
+
+// One row per option, under the name of its scheme.
+Rows options_of(const Rows& rows) {
+  Rows options;
+  for (const Row& row : rows) {
+    for (Row option : row["options"]) {
+      option["scheme"] = row["name"];
+      options.push_back(std::move(option));
+    }
+  }
+  return options;
+}
+
+void print(const Rows& rows) {
+  print_table(std::cout, columns, rows);
+  std::cout << "\nOptions, as in dgc:density=0.01,values=sign\n";
+  print_table(std::cout, option_columns, options_of(rows));
+}
+
+void print_as_markdown(const Rows& rows) {
+  print_markdown(std::cout, columns, rows);
+  std::cout << '\n';
+  print_markdown(std::cout, option_columns, options_of(rows));
+}
+
+void run(const Settings& settings) {
+  Rows rows;
+  for (const Scheme* scheme : schemes()) rows.push_back(row_of(*scheme));
+  settings.markdown ? print_as_markdown(rows) : print(rows);
+  if (!settings.json.empty()) write_json(settings.json, Row::object(), rows);
+}
+
+}  // namespace
+
+void add_schemes(CLI::App& parent) {
+  const auto settings = std::make_shared<Settings>();
+  CLI::App* verb = add_verb(parent, "schemes",
+                            "The compression schemes: what each sends, keeps and takes as options",
+                            "thinwire schemes --markdown", settings->json);
+  verb->add_flag("--markdown", settings->markdown, "As docs/schemes.md embeds it");
+  verb->callback([settings] { run(*settings); });
+}
+
+}  // namespace thinwire::apps

@@ -1,0 +1,324 @@
+// command_test.cc: the thinwire command, as users run it: rows, keys, refusals and exit codes.
+// SPDX-License-Identifier: Apache-2.0
+#include <gtest/gtest.h>
+#include <sys/wait.h>
+
+#include <cstdlib>
+#include <cstring>
+#include <filesystem>
+#include <fstream>
+#include <iterator>
+#include <nlohmann/json.hpp>
+#include <set>
+#include <string>
+#include <vector>
+
+namespace {
+
+using nlohmann::json;
+
+struct Outcome {
+  int code = -1;
+  std::string out, err;
+};
+
+std::string read(const std::string& path) {
+  std::ifstream file(path, std::ios::binary);
+  return {std::istreambuf_iterator<char>(file), {}};
+}
+
+void write(const std::string& path, const std::string& bytes) {
+  std::ofstream(path, std::ios::binary) << bytes;
+}
+
+bool contains(const std::string& text, const std::string& part) {
+  return text.find(part) != std::string::npos;
+}
+
+class Command : public testing::Test {
+ protected:
+  void SetUp() override {
+    std::string pattern = testing::TempDir() + "thinwire_command_XXXXXX";
+    ASSERT_NE(mkdtemp(pattern.data()), nullptr);
+    folder_ = pattern;
+  }
+  void TearDown() override { std::filesystem::remove_all(folder_); }
+
+  std::string path(const std::string& name) const { return folder_ + "/" + name; }
+
+  Outcome run(const std::string& arguments) const {
+    const std::string line = std::string("'") + THINWIRE_COMMAND + "' " + arguments + " >'" +
+                             path("out") + "' 2>'" + path("err") + "'";
+    const int status = std::system(line.c_str());
+    return {WIFEXITED(status) ? WEXITSTATUS(status) : -1, read(path("out")), read(path("err"))};
+  }
+
+  // Runs a verb with --json and gives its rows back.
+  json rows(const std::string& arguments) const {
+    const Outcome outcome = run(arguments + " --json '" + path("rows.json") + "'");
+    EXPECT_EQ(outcome.code, 0) << outcome.err;
+    const json document = json::parse(read(path("rows.json")), nullptr, false);
+    EXPECT_TRUE(document.contains("rows")) << outcome.err;
+    return document.is_object() ? document.value("rows", json::array()) : json::array();
+  }
+
+  // Exit code 2, one line on stderr that starts with the command's name and has all `parts`.
+  void expect_refused(const std::string& arguments, const std::vector<std::string>& parts) const {
+    const Outcome outcome = run(arguments);
+    EXPECT_EQ(outcome.code, 2) << arguments << "\n" << outcome.err;
+    EXPECT_EQ(outcome.err.rfind("thinwire: ", 0), 0u) << outcome.err;
+    for (const std::string& part : parts) {
+      EXPECT_TRUE(contains(outcome.err, part)) << "no '" << part << "' in: " << outcome.err;
+    }
+  }
+
+  std::string example(const std::string& arguments = "") const {
+    const Outcome outcome = run("inspect --example '" + path("frame.tw") + "' " + arguments);
+    EXPECT_EQ(outcome.code, 0) << outcome.err;
+    return path("frame.tw");
+  }
+
+ private:
+  std::string folder_;
+};
+
+void expect_keys(const json& rows, const std::vector<std::string>& keys) {
+  ASSERT_FALSE(rows.empty());
+  for (const json& row : rows) {
+    for (const std::string& key : keys) EXPECT_TRUE(row.contains(key)) << key << " in " << row;
+  }
+}
+
+std::set<std::string> names(const json& rows) {
+  std::set<std::string> result;
+  for (const json& row : rows) result.insert(row.value("name", ""));
+  return result;
+}
+
+TEST_F(Command, HelpsWithEveryVerb) {
+  EXPECT_TRUE(contains(run("--help").out, "bench"));
+  for (const char* verb : {"bench kernels", "bench wire", "bench exchange", "inspect", "schemes"}) {
+    const Outcome outcome = run(std::string(verb) + " --help");
+    EXPECT_EQ(outcome.code, 0);
+    EXPECT_TRUE(contains(outcome.out, "Example")) << outcome.out;
+    EXPECT_TRUE(contains(outcome.out, "--json")) << outcome.out;
+  }
+}
+
+TEST_F(Command, RefusesBadUsage) {
+  expect_refused("", {"subcommand"});
+  expect_refused("fly", {"fly"});
+  expect_refused("schemes --wings", {"--wings"});
+  expect_refused("bench kernels --elements many", {"--elements", "many"});
+  expect_refused("bench kernels --elements 0", {"--elements", "'0'"});
+  expect_refused("bench kernels --elements 1.5", {"--elements", "1.5"});
+  expect_refused("bench kernels --threads 5000", {"--threads", "1024"});
+  expect_refused("bench kernels --only nothing", {"nothing", "dgc"});
+  expect_refused("bench wire --density 2", {"--density"});
+  expect_refused("schemes --json /no/such/folder/f.json", {"/no/such/folder"});
+}
+
+TEST_F(Command, RefusesBadSchemesAndLinks) {
+  expect_refused("bench exchange --schemes dense,wings", {"wings", "dgc"});
+  expect_refused("bench exchange --schemes dgc:density=2", {"dgc", "density", "2"});
+  expect_refused("bench exchange --schemes dgc:feathers=2", {"dgc", "feathers"});
+  expect_refused("bench exchange --link quick", {"--link", "quick"});
+  expect_refused("bench exchange --ranks 1000", {"--ranks", "1000"});
+}
+
+TEST_F(Command, BenchKernels) {
+  const json result = rows("bench kernels --elements 1000,300000 --threads 1,2 --seconds 0");
+  expect_keys(result, {"name", "elements", "threads", "seconds", "floor_seconds", "ratio",
+                       "ratio_low", "ratio_high", "ns_per_element", "floor"});
+  EXPECT_EQ(result.size(), names(result).size() * 4);
+  for (const json& row : result) {
+    EXPECT_GT(row["seconds"], 0);
+    EXPECT_LE(row["ratio_low"], row["ratio"]);
+    EXPECT_LE(row["ratio"], row["ratio_high"]);
+    EXPECT_EQ(row["threads"] == 2, row.contains("speedup"));
+  }
+  for (const char* name : {"dgc", "dgc-nesterov", "topk", "scale", "norm", "sgd", "to-fp16",
+                           "from-bf16", "wire-log4", "wire-sign"}) {
+    EXPECT_TRUE(names(result).contains(name)) << name;
+  }
+}
+
+// The step is measured as it is in training: about as many pass the threshold as should.
+TEST_F(Command, BenchKernelsKeepsTheDensity) {
+  const json result = rows("bench kernels --elements 300000 --threads 1 --seconds 0.05 --only dgc");
+  expect_keys(result, {"survivors"});
+  for (const json& row : result) {
+    EXPECT_GT(row["survivors"], 200) << row;
+    EXPECT_LT(row["survivors"], 500) << row;
+  }
+}
+
+TEST_F(Command, BenchKernelsSaysTheShareOfTheWire) {
+  const json result = rows("bench kernels --elements 300000 --threads 1 --seconds 0 --only wire");
+  expect_keys(result, {"share", "frame_bytes", "survivors"});
+}
+
+TEST_F(Command, BenchWire) {
+  const json result = rows("bench wire --elements 100000 --density 0.001,0.1 --seconds 0");
+  expect_keys(result, {"name", "source", "elements", "survivors", "ratio", "floor"});
+  std::size_t indices = 0, frames = 0, times = 0;
+  for (const json& row : result) {
+    EXPECT_EQ(row["survivors"], row["density"].get<double>() < 0.01 ? 100 : 10000);
+    indices += row.contains("bits_per_index") ? 1 : 0;
+    frames += row.contains("bits_per_survivor") ? 1 : 0;
+    times += row.contains("ns_per_survivor") ? 1 : 0;
+    // No coder beats the entropy of uniform supports by more than luck.
+    if (row.contains("bound_bits")) {
+      EXPECT_GT(row["ratio"], 0.97) << row;
+    }
+  }
+  EXPECT_EQ(indices, 2u * 4u);
+  EXPECT_EQ(frames, 2u * 6u);
+  EXPECT_EQ(times, 2u * 16u);
+}
+
+std::string words(const std::vector<std::uint32_t>& values) {
+  std::string bytes(values.size() * 4, '\0');
+  std::memcpy(bytes.data(), values.data(), bytes.size());
+  return bytes;
+}
+
+TEST_F(Command, BenchWireReadsSupports) {
+  write(path("s.u32"), words({1000, 3, 5, 6, 999}));
+  const json result = rows("bench wire --seconds 0 --support '" + path("s.u32") + "'");
+  expect_keys(result, {"name", "survivors"});
+  for (const json& row : result) {
+    EXPECT_EQ(row["source"], "s.u32");
+    EXPECT_EQ(row["elements"], 1000);
+    EXPECT_EQ(row["survivors"], 3);
+  }
+}
+
+TEST_F(Command, BenchWireRefusesBadSupports) {
+  const std::string file = "bench wire --support '" + path("s.u32") + "'";
+  expect_refused(file, {"cannot read", "s.u32"});
+  write(path("s.u32"), "");
+  expect_refused(file, {"s.u32", "at least one"});
+  write(path("s.u32"), words({1000, 4, 5, 6, 999}));
+  expect_refused(file, {"expected 4", "got 3"});
+  write(path("s.u32"), words({1000, 3, 5, 5, 999}));
+  expect_refused(file, {"ascending", "5"});
+  write(path("s.u32"), words({1000, 1, 1000}));
+  expect_refused(file, {"below 1000", "got 1000"});
+  write(path("s.u32"), words({1000, 1, 1}) + "x");
+  expect_refused(file, {"multiple of 4", "13"});
+}
+
+TEST_F(Command, BenchExchange) {
+  const json result = rows("bench exchange --ranks 1,3 --elements 5000 --buckets 3 --steps 2");
+  expect_keys(result, {"name", "engine", "ranks", "seconds", "floor_seconds", "ratio", "floor",
+                       "payload_bytes", "dense_bytes", "sent_bytes", "received_bytes",
+                       "compression", "encode_seconds", "wait_seconds", "decode_seconds"});
+  const json registry = rows("schemes");
+  EXPECT_EQ(names(result), names(registry));
+  EXPECT_EQ(result.size(), 2 * registry.size());
+  for (const json& row : result) {
+    EXPECT_EQ(row["emulated"], false);
+    EXPECT_EQ(row["dense_bytes"], 20000);
+    if (row["name"] == "dense") {
+      EXPECT_EQ(row["payload_bytes"], 20000);
+    }
+    if (row["name"] == "bf16") {
+      EXPECT_EQ(row["compression"], 2);
+    }
+    if (row["name"] == "dgc") {
+      EXPECT_GT(row["compression"], 50);
+    }
+  }
+}
+
+TEST_F(Command, BenchExchangeLabelsTheEmulatedLink) {
+  const std::string verb =
+      "bench exchange --ranks 2 --elements 1000 --steps 2 --schemes dense,dgc:density=0.01,"
+      "values=sign --link 1gbit,1ms";
+  const json result = rows(verb);
+  EXPECT_EQ(result.size(), 2u);
+  for (const json& row : result) {
+    EXPECT_EQ(row["emulated"], true);
+    EXPECT_GT(row["seconds"], 1e-3);
+    EXPECT_TRUE(contains(row["engine"], "emulated")) << row;
+  }
+  EXPECT_TRUE(contains(run(verb).out, "emulated"));
+}
+
+TEST_F(Command, InspectsAnExample) {
+  const std::string frame = example("--scheme dgc:density=0.01,values=bf16 --elements 20000");
+  const Outcome outcome = run("inspect '" + frame + "'");
+  EXPECT_EQ(outcome.code, 0) << outcome.err;
+  for (const char* part : {"dgc", "bf16", "20000", "crc_right", "true", "bits_per_survivor"}) {
+    EXPECT_TRUE(contains(outcome.out, part)) << part << " in\n" << outcome.out;
+  }
+  const json chunks = rows("inspect '" + frame + "'");
+  expect_keys(chunks,
+              {"first", "extent", "count", "coder", "parameter", "index_bytes", "value_bytes"});
+  std::size_t elements = 0, survivors = 0;
+  for (const json& chunk : chunks) {
+    EXPECT_EQ(chunk["first"], elements);
+    elements += chunk["extent"].get<std::size_t>();
+    survivors += chunk["count"].get<std::size_t>();
+  }
+  EXPECT_EQ(elements, 20000u);
+  EXPECT_GE(survivors, 160u);
+  EXPECT_LE(survivors, 258u);
+}
+
+TEST_F(Command, InspectRefusesEveryFlippedBit) {
+  const std::string frame = example("--scheme dgc:density=0.01 --elements 500");
+  const std::string good = read(frame);
+  ASSERT_LT(good.size(), 100u);
+  for (std::size_t bit = 0; bit < 8 * good.size(); bit += 5) {
+    std::string bad = good;
+    bad[bit / 8] = static_cast<char>(bad[bit / 8] ^ (1 << (bit % 8)));
+    write(path("bad.tw"), bad);
+    expect_refused("inspect '" + path("bad.tw") + "'", {"bad.tw"});
+  }
+}
+
+TEST_F(Command, InspectSaysWhatIsWrong) {
+  const std::string frame = example();
+  const std::string good = read(frame);
+  const std::string bad = "inspect '" + path("bad.tw") + "'";
+  expect_refused(bad, {"cannot read", "bad.tw"});
+  write(path("bad.tw"), "");
+  expect_refused(bad, {"ends after 0 bytes", "20"});
+  write(path("bad.tw"), good.substr(0, good.size() - 1));
+  expect_refused(bad, {"ends after " + std::to_string(good.size() - 1) + " bytes"});
+  write(path("bad.tw"), "no frame at all, just some text");
+  expect_refused(bad, {"0x74 0x77", "0x6e 0x6f"});
+  std::string damaged = good;
+  damaged.back() = static_cast<char>(damaged.back() ^ 1);
+  write(path("bad.tw"), damaged);
+  expect_refused(bad, {"checksum", "expected 0x"});
+  expect_refused("inspect '" + std::filesystem::path(frame).parent_path().string() + "'",
+                 {"folder"});
+  expect_refused("inspect", {"FRAME", "--example"});
+  expect_refused("inspect --example '" + path("f") + "' --scheme dense", {"dense", "no frames"});
+}
+
+TEST_F(Command, Schemes) {
+  const json result = rows("schemes");
+  expect_keys(result, {"name", "id", "bits", "reducible", "biased", "feedback", "stochastic",
+                       "paper", "options"});
+  for (const char* name : {"dense", "fp16", "bf16", "topk", "dgc"}) {
+    EXPECT_TRUE(names(result).contains(name)) << name;
+  }
+}
+
+// docs/schemes.md embeds the table; a changed registry must show there, too.
+TEST_F(Command, SchemesAreDocumented) {
+  const std::string begin = "<!-- schemes -->\n", end = "<!-- /schemes -->";
+  const std::string text = read(THINWIRE_SOURCE_DIR "/docs/schemes.md");
+  const std::size_t from = text.find(begin), to = text.find(end);
+  ASSERT_NE(from, std::string::npos);
+  ASSERT_NE(to, std::string::npos);
+  EXPECT_EQ(text.substr(from + begin.size(), to - from - begin.size()),
+            run("schemes --markdown").out)
+      << "put the output of `thinwire schemes --markdown` between the markers of docs/schemes.md";
+}
+
+}  // namespace
