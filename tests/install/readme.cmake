@@ -1,0 +1,17 @@
+# readme.cmake: the code that README.md shows is the code that examples/consumer compiles.
+if(NOT EXISTS ${SOURCE}/README.md)
+  message(STATUS "no README.md: nothing to compare")
+  return()
+endif()
+file(READ ${SOURCE}/README.md readme)
+file(READ ${SOURCE}/examples/consumer/main.cc program)
+string(REGEX MATCH "  // \\[readme\\] (.*)  // \\[/readme\\]" found "${program}")
+if(NOT found)
+  message(FATAL_ERROR "examples/consumer/main.cc has no [readme] ... [/readme]")
+endif()
+# In the program the lines are indented by two.
+string(REGEX REPLACE "\n  " "\n" snippet "// ${CMAKE_MATCH_1}")
+string(FIND "${readme}" "${snippet}" at)
+if(at EQUAL -1)
+  message(FATAL_ERROR "README.md does not hold the lines of examples/consumer/main.cc:\n${snippet}")
+endif()
