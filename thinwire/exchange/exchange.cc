@@ -268,8 +268,10 @@ class Exchange::Engine {
     while (!flights.empty()) advance(flights, squared_norm, skipped);
     if (skipped) {
       take_back();
-      for (Lane& lane : lanes_)
-        std::memset(lane.gradient.data, 0, lane.gradient.count * size_of(lane.gradient.dtype));
+      for (const Lane& lane : lanes_) {
+        const std::size_t bytes = lane.gradient.count * size_of(lane.gradient.dtype);
+        std::fill_n(static_cast<std::byte*>(lane.gradient.data), bytes, std::byte{0});
+      }
     }
     for (Lane& lane : lanes_) lane.encoded = false;
     const std::lock_guard lock(mutex_);
