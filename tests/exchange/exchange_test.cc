@@ -112,8 +112,8 @@ TEST(Exchange, AnotherConfigurationIsNamed) {
 
 TEST(Exchange, WrongCallsAreErrors) {
   run_local(1, [](Group& group) {
+    std::vector<float> one(1), wrong(5);  // outlive the exchange, which may still read them
     Exchange exchange(group, awkward_buckets(), Config::parse("dgc"));
-    std::vector<float> one(1), wrong(5);
     EXPECT_NE(error_of([&] { exchange.submit(9, std::span(one)); }).find("4 buckets"),
               std::string::npos);
     EXPECT_NE(

@@ -65,7 +65,7 @@ class Exchange {
   Exchange& operator=(const Exchange&) = delete;
 
   // Hands over the gradient of a bucket; on finish() the same memory holds the average. Each bucket
-  // once per step.
+  // once per step. The memory must live until finish() returns, or else longer than the exchange.
   void submit(std::uint16_t bucket, TensorView gradient, Stream stream = {});
 
   // Waits for all buckets of the step. An error of the step (a damaged frame, a silent rank) is
