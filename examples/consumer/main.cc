@@ -3,7 +3,6 @@
 #include <thinwire/thinwire.h>
 
 #include <cstdio>
-#include <span>
 #include <string>
 #include <vector>
 
@@ -40,8 +39,8 @@ int main(int argc, char** argv) {
     thinwire::Exchange exchange(group, {thinwire::Bucket::single(0, "weight", gradient.size())},
                                 thinwire::Config::parse(scheme));  // "dgc:density=0.001"
     // In every step of the training:
-    exchange.submit(0, std::span(gradient));  // as soon as backward has this bucket
-    exchange.finish();  // it now holds the average, the same bits on every worker
+    exchange.submit(0, gradient);  // as soon as backward has this bucket
+    exchange.finish();             // it now holds the average, the same bits on every worker
     if (group.rank() == 0) {
       std::printf("average %g, 1/%.0f of the bytes\n", gradient[0], exchange.report().ratio());
     }
