@@ -2,6 +2,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+// In order of use, not of the alphabet.
+// clang-format off
 #include "thinwire/core/error.h"           // the one exception
 #include "thinwire/core/view.h"            // buckets, parameters, tensors that a caller owns
 #include "thinwire/core/options.h"         // "dgc:density=0.001" as a value
@@ -14,3 +16,4 @@
 #include "thinwire/exchange/exchange.h"    // averages the buckets of a model, step by step
 #include "thinwire/exchange/replicas.h"    // are all workers' weights still the same?
 #include "thinwire/kernels/sgd.h"          // the optimizer half of DGC: weight decay with its own momentum
+// clang-format on
