@@ -31,41 +31,76 @@ class Pass {
 
   DgcTally run(std::size_t count) {
     const std::size_t lanes = hn::Lanes(D());
-    std::size_t i = 0, picked = 0;
-    for (; count - i >= 4 * lanes; i += 4 * lanes) picked = four(i, lanes, picked);
+    const std::size_t end = count - count % (4 * lanes);
+    std::size_t i = quiet(0, end), picked = 0;
+    while (i < end) {
+      picked = four(i, lanes, picked);
+      i = quiet(i + 4 * lanes, end);
+    }
     for (; count - i >= lanes; i += lanes) picked = one(i, picked);
     return rest(i, count, picked);
   }
 
  private:
   // u' and v' of the vector at i.
-  HWY_INLINE void advance(std::size_t i, V& u, V& v) const {
+  static HWY_INLINE void advance(const float* g, const float* old_u, const float* old_v,
+                                 std::size_t i, V scale, V momentum, V& u, V& v) {
     const D d;
-    const V step = hn::Mul(hn::Set(d, rule_.scale), hn::LoadU(d, g_ + i));
+    const V step = hn::Mul(scale, hn::LoadU(d, g + i));
     if constexpr (!has_v) {
       v = step;
     } else if constexpr (!has_u) {
-      v = hn::Add(hn::LoadU(d, v_ + i), step);
+      v = hn::Add(hn::LoadU(d, old_v + i), step);
     } else if constexpr (accumulate == Accumulate::momentum) {
-      u = hn::Add(hn::Mul(hn::Set(d, rule_.momentum), hn::LoadU(d, u_ + i)), step);
-      v = hn::Add(hn::LoadU(d, v_ + i), u);
+      u = hn::Add(hn::Mul(momentum, hn::LoadU(d, old_u + i)), step);
+      v = hn::Add(hn::LoadU(d, old_v + i), u);
     } else {
-      u = hn::Mul(hn::Set(d, rule_.momentum), hn::Add(hn::LoadU(d, u_ + i), step));
-      v = hn::Add(hn::LoadU(d, v_ + i), hn::Add(u, step));
+      u = hn::Mul(momentum, hn::Add(hn::LoadU(d, old_u + i), step));
+      v = hn::Add(hn::LoadU(d, old_v + i), hn::Add(u, step));
     }
   }
 
-  static HWY_INLINE hn::Mask<D> is_below(V v, float limit) {
-    return hn::Lt(hn::Abs(v), hn::Set(D(), limit));
+  static HWY_INLINE void store(float* u_at, float* v_at, std::size_t i, V u, V v) {
+    if constexpr (has_u) hn::StoreU(u, D(), u_at + i);
+    if constexpr (has_v) hn::StoreU(v, D(), v_at + i);
   }
-  static HWY_INLINE bool all_below(V v0, V v1, V v2, V v3, float limit) {
+
+  static HWY_INLINE hn::Mask<D> is_below(V v, V limit) { return hn::Lt(hn::Abs(v), limit); }
+
+  static HWY_INLINE bool all_below(V v0, V v1, V v2, V v3, V limit) {
     return hn::AllTrue(D(), hn::And(hn::And(is_below(v0, limit), is_below(v1, limit)),
                                     hn::And(is_below(v2, limit), is_below(v3, limit))));
   }
 
-  // Four vectors. At the usual densities nothing passes, which one branch finds out: what is not
-  // finite is not below the threshold either. Where something passes, all four are compressed
-  // without asking which, since a branch guessed wrongly costs more.
+  // Sweeps groups of four vectors as long as nothing passes, which is nearly always: what is not
+  // finite is not below the threshold either. Returns the group where something does, untouched.
+  // Everything is local, so that the loop keeps it in registers across its own stores.
+  HWY_INLINE std::size_t quiet(std::size_t i, std::size_t end) const {
+    const D d;
+    const std::size_t lanes = hn::Lanes(d);
+    const V scale = hn::Set(d, rule_.scale), momentum = hn::Set(d, rule_.momentum);
+    const V limit = hn::Set(d, rule_.threshold);
+    const float* HWY_RESTRICT g = g_;
+    float* HWY_RESTRICT u_at = u_;
+    float* HWY_RESTRICT v_at = v_;
+    for (; i < end; i += 4 * lanes) {
+      const std::size_t i1 = i + lanes, i2 = i1 + lanes, i3 = i2 + lanes;
+      V u0 = hn::Zero(d), u1 = u0, u2 = u0, u3 = u0, v0 = u0, v1 = u0, v2 = u0, v3 = u0;
+      advance(g, u_at, v_at, i, scale, momentum, u0, v0);
+      advance(g, u_at, v_at, i1, scale, momentum, u1, v1);
+      advance(g, u_at, v_at, i2, scale, momentum, u2, v2);
+      advance(g, u_at, v_at, i3, scale, momentum, u3, v3);
+      if (HWY_UNLIKELY(!all_below(v0, v1, v2, v3, limit))) break;
+      store(u_at, v_at, i, u0, v0);
+      store(u_at, v_at, i1, u1, v1);
+      store(u_at, v_at, i2, u2, v2);
+      store(u_at, v_at, i3, u3, v3);
+    }
+    return i;
+  }
+
+  // Four vectors in which something passes. All four are compressed without asking which, since a
+  // branch guessed wrongly costs more.
   HWY_INLINE std::size_t four(std::size_t i, std::size_t lanes, std::size_t picked) {
     const std::size_t i1 = i + lanes, i2 = i1 + lanes, i3 = i2 + lanes;
     V u0 = hn::Zero(D()), u1 = u0, u2 = u0, u3 = u0, v0 = u0, v1 = u0, v2 = u0, v3 = u0;
@@ -73,17 +108,14 @@ class Pass {
     advance(i1, u1, v1);
     advance(i2, u2, v2);
     advance(i3, u3, v3);
-    if (HWY_LIKELY(all_below(v0, v1, v2, v3, rule_.threshold))) {
-      keep(i, u0, v0);
-      keep(i1, u1, v1);
-      keep(i2, u2, v2);
-      keep(i3, u3, v3);
-      return picked;
-    }
-    if (HWY_LIKELY(all_below(v0, v1, v2, v3, infinity))) {
+    if (HWY_LIKELY(all_below(v0, v1, v2, v3, hn::Set(D(), infinity)))) {
       return take(i3, u3, v3, take(i2, u2, v2, take(i1, u1, v1, take(i, u0, v0, picked))));
     }
     return one(i3, one(i2, one(i1, one(i, picked))));
+  }
+
+  HWY_INLINE void advance(std::size_t i, V& u, V& v) const {
+    advance(g_, u_, v_, i, hn::Set(D(), rule_.scale), hn::Set(D(), rule_.momentum), u, v);
   }
 
   // One vector, with all that can happen in it.
@@ -91,7 +123,7 @@ class Pass {
     const D d;
     V u = hn::Zero(d), v = u;
     advance(i, u, v);
-    const auto finite = is_below(v, infinity);
+    const auto finite = is_below(v, hn::Set(d, infinity));
     if (hn::AllTrue(d, finite)) return take(i, u, v, picked);
     finite_ = false;
     V old_u = hn::Zero(d), old_v = old_u;
@@ -115,10 +147,7 @@ class Pass {
     return hn::Ge(hn::Abs(v), hn::Set(D(), rule_.threshold));
   }
 
-  HWY_INLINE void keep(std::size_t i, V u, V v) const {
-    if constexpr (has_u) hn::StoreU(u, D(), u_ + i);
-    if constexpr (has_v) hn::StoreU(v, D(), v_ + i);
-  }
+  HWY_INLINE void keep(std::size_t i, V u, V v) const { store(u_, v_, i, u, v); }
 
   // Whole vectors are written: picked <= i, so they end inside the lists. A compressing store would
   // write less but is microcode on Zen 4.

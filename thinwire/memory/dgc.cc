@@ -37,10 +37,14 @@ struct DgcMemory::List {
   std::size_t size = 0;
   bool pruned = false;
 
-  void reserve(std::size_t room, bool with_velocity) {
-    index.resize(room);
-    value.resize(room);
-    velocity.resize(with_velocity ? room : 0);
+  // Room from an earlier step is used again, unless it was for a far higher density.
+  void reset(std::size_t room, bool with_velocity) {
+    size = 0;
+    pruned = false;
+    if (index.size() >= room && index.size() / 4 <= room) return;
+    index = std::vector<std::uint32_t>(room);
+    value = std::vector<float>(room);
+    velocity = std::vector<float>(with_velocity ? room : 0);
   }
 
   Picked end() {
@@ -97,6 +101,8 @@ DgcMemory::DgcMemory(const Bucket& bucket, const DgcMemoryOptions& options)
   }
 }
 
+DgcMemory::~DgcMemory() = default;
+
 std::size_t DgcMemory::most(double density) const {
   std::size_t sum = 0;
   for (const Segment& segment : segments_) sum += Quota::of(segment.count, density).most;
@@ -146,7 +152,7 @@ double DgcMemory::estimate(const Segment& segment, const DgcRule& rule,
     if (!v.empty()) v[i] = v_[at];
   }
   List all;
-  all.reserve(samples, !u.empty());
+  all.reset(samples, !u.empty());
   const DgcTally tally = dgc_pass(rule, g.data(), u.data(), v.data(), samples, 0, all.end());
   all.size = tally.picked;
   if (all.size == 0) return smallest_positive;
@@ -164,17 +170,17 @@ bool DgcMemory::sweep(Segment& segment, DgcRule rule, std::span<const float> gra
   const std::size_t shares = std::clamp<std::size_t>(segment.count / least_per_thread, 1,
                                                      static_cast<std::size_t>(threads()));
   const std::size_t limit = 2 * most + dgc_block;
-  std::vector<List> lists(shares);
+  lists_.resize(shares);
   std::vector<char> finite(shares, 1);
   const auto put_back = [this](std::uint32_t i, float value, float velocity) {
     restore(i, value, velocity);
   };
 
   parallel_for(shares, [&](std::size_t share) {
-    List& list = lists[share];
+    List& list = lists_[share];
     const std::size_t from = segment.count * share / shares,
                       to = segment.count * (share + 1) / shares;
-    list.reserve(std::min(limit, to - from) + 2 * dgc_block, !u_.empty());
+    list.reset(std::min(limit, to - from) + 2 * dgc_block, !u_.empty());
     DgcRule mine = rule;
     std::vector<std::uint64_t> keys;
     for (std::size_t at = from; at < to; at += dgc_block) {
@@ -199,21 +205,21 @@ bool DgcMemory::sweep(Segment& segment, DgcRule rule, std::span<const float> gra
 
   std::size_t total = 0;
   bool pruned = false;
-  for (const List& list : lists) {
+  for (const List& list : lists_) {
     total += list.size;
     pruned = pruned || list.pruned;
   }
   if (pruned || total > most) {
     std::vector<std::uint64_t> keys;
     keys.reserve(total);
-    for (const List& list : lists) list.append_keys(keys);
+    for (const List& list : lists_) list.append_keys(keys);
     const std::uint64_t least = nth_largest(keys, quota.wanted);
-    for (List& list : lists) list.filter(least, put_back);
+    for (List& list : lists_) list.filter(least, put_back);
     segment.threshold.value = magnitude_of(least);
   } else if (!options_.exact) {
     segment.threshold.steer(total, quota);
   }
-  for (const List& list : lists) {
+  for (const List& list : lists_) {
     const auto size = static_cast<std::ptrdiff_t>(list.size);
     out.index.insert(out.index.end(), list.index.begin(), list.index.begin() + size);
     out.value.insert(out.value.end(), list.value.begin(), list.value.begin() + size);

@@ -34,6 +34,7 @@ struct Survivors {
 class DgcMemory {
  public:
   DgcMemory(const Bucket& bucket, const DgcMemoryOptions& options);
+  ~DgcMemory();
 
   // The sum of the quotas' caps at this density: no step takes out more.
   std::size_t most(double density) const;
@@ -71,6 +72,7 @@ class DgcMemory {
   DgcMemoryOptions options_;
   std::vector<float> u_, v_;  // empty where not needed
   std::vector<Segment> segments_;
+  std::vector<List> lists_;  // one per thread, kept for their memory
   double density_ = 0;  // of the last step: another one makes thresholds unknown
 };
 
