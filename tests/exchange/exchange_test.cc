@@ -18,11 +18,10 @@ namespace {
 
 using namespace testing;
 
-// Passes everything on to another group; after each gather, calls `tamper` on what was received.
-class Tampering final : public Group {
+// Passes everything on to another group.
+class Forwarding : public Group {
  public:
-  Tampering(Group& inner, std::function<void(Bytes, std::size_t)> tamper)
-      : inner_(inner), tamper_(std::move(tamper)) {}
+  explicit Forwarding(Group& inner) : inner_(inner) {}
 
   int rank() const override { return inner_.rank(); }
   int size() const override { return inner_.size(); }
@@ -33,10 +32,7 @@ class Tampering final : public Group {
   }
   Pending all_gather(ConstBytes mine, std::size_t slot_bytes, Bytes slots,
                      std::span<std::size_t> sizes, Stream stream) override {
-    inner_.all_gather(mine, slot_bytes, slots, sizes, stream).wait();
-    if (gathers_++ > 0)
-      tamper_(slots, slot_bytes);  // the first gather is the agreement on the configuration
-    return {};
+    return inner_.all_gather(mine, slot_bytes, slots, sizes, stream);
   }
   Pending all_to_all(ConstBytes mine, std::span<const std::size_t> mine_sizes,
                      std::size_t slot_bytes, Bytes slots, std::span<std::size_t> sizes,
@@ -50,6 +46,22 @@ class Tampering final : public Group {
 
  private:
   Group& inner_;
+};
+
+// After each gather, calls `tamper` on what was received.
+class Tampering final : public Forwarding {
+ public:
+  Tampering(Group& inner, std::function<void(Bytes, std::size_t)> tamper)
+      : Forwarding(inner), tamper_(std::move(tamper)) {}
+
+  Pending all_gather(ConstBytes mine, std::size_t slot_bytes, Bytes slots,
+                     std::span<std::size_t> sizes, Stream stream) override {
+    Forwarding::all_gather(mine, slot_bytes, slots, sizes, stream).wait();
+    if (gathers_++ > 0) tamper_(slots, slot_bytes);  // the first is the agreement on the set-up
+    return {};
+  }
+
+ private:
   std::function<void(Bytes, std::size_t)> tamper_;
   int gathers_ = 0;
 };
@@ -195,34 +207,21 @@ TEST(Exchange, ReportCountsBytes) {
 }
 
 // Notes the kind and size of each collective.
-class Recording final : public Group {
+class Recording final : public Forwarding {
  public:
-  Recording(Group& inner, std::vector<std::string>& log) : inner_(inner), log_(log) {}
-  int rank() const override { return inner_.rank(); }
-  int size() const override { return inner_.size(); }
-  std::string name() const override { return inner_.name(); }
-  Traffic traffic() const override { return inner_.traffic(); }
+  Recording(Group& inner, std::vector<std::string>& log) : Forwarding(inner), log_(log) {}
+
   Pending all_reduce(Bytes data, DType dtype, ReduceOp op, Stream stream) override {
     log_.push_back("reduce " + std::to_string(data.size()));
-    return inner_.all_reduce(data, dtype, op, stream);
+    return Forwarding::all_reduce(data, dtype, op, stream);
   }
   Pending all_gather(ConstBytes mine, std::size_t slot_bytes, Bytes slots,
                      std::span<std::size_t> sizes, Stream stream) override {
     log_.push_back("gather " + std::to_string(slot_bytes));
-    return inner_.all_gather(mine, slot_bytes, slots, sizes, stream);
+    return Forwarding::all_gather(mine, slot_bytes, slots, sizes, stream);
   }
-  Pending all_to_all(ConstBytes mine, std::span<const std::size_t> mine_sizes,
-                     std::size_t slot_bytes, Bytes slots, std::span<std::size_t> sizes,
-                     Stream stream) override {
-    return inner_.all_to_all(mine, mine_sizes, slot_bytes, slots, sizes, stream);
-  }
-  Pending broadcast(Bytes data, int root, Stream stream) override {
-    return inner_.broadcast(data, root, stream);
-  }
-  Pending barrier() override { return inner_.barrier(); }
 
  private:
-  Group& inner_;
   std::vector<std::string>& log_;
 };
 
