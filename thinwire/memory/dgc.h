@@ -73,7 +73,7 @@ class DgcMemory {
   std::vector<float> u_, v_;  // empty where not needed
   std::vector<Segment> segments_;
   std::vector<List> lists_;  // one per thread, kept for their memory
-  double density_ = 0;  // of the last step: another one makes thresholds unknown
+  double density_ = 0;       // of the last step: another one makes thresholds unknown
 };
 
 }  // namespace thinwire
