@@ -48,7 +48,7 @@ format: setup
 
 lint: build
 	@clang-format --dry-run --Werror $(SOURCES)
-	@printf '%s\n' $(filter-out fuzz/% %_no%.cc,$(filter %.cc,$(SOURCES))) | \
+	@printf '%s\n' $(filter-out fuzz/% bench/% %_no%.cc,$(filter %.cc,$(SOURCES))) | \
 	  xargs -P $(JOBS) -n 1 clang-tidy --quiet --extra-arg=-Wno-unknown-warning-option -p build/release 2>/dev/null && echo "lint: nothing found"
 
 clean:
