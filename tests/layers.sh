@@ -14,6 +14,6 @@ for layer in "${!may[@]}"; do
     [[ " ${may[$layer]} " == *" $target "* ]] || { echo "$file includes $target"; bad=1; }
   done < <(grep -rn '#include "thinwire/' "$layer")
 done
-grep -rnE '#include <(torch|ATen|c10|c10d)' . && bad=1
+grep -rnE '#include <(torch|ATen|c10|c10d)' . | grep -v '^./comm/c10d/' && bad=1
 grep -rln '#include <mpi.h>' . | grep -v '^./comm/mpi/' && bad=1
 exit $bad

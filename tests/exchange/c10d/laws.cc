@@ -1,0 +1,66 @@
+// laws.cc: every scheme of the registry under every law, on the c10d engine: real processes over Gloo.
+// SPDX-License-Identifier: Apache-2.0
+#include "tests/laws.h"
+
+#include <chrono>
+
+#include "tests/comm/c10d/join.h"
+
+namespace thinwire {
+namespace {
+
+using namespace testing;
+
+Group* world = nullptr;  // set in main, before the tests run
+
+TEST(C10d, ReplicasAreBitIdentical) {
+  for (const Config& config : law_configs()) {
+    law_replicas(*world, config, Shape::normal, 4);
+    law_replicas(*world, config, Shape::heavy, 4);
+  }
+}
+
+TEST(C10d, ConservationAndBoundedResidual) {
+  for (const Config& config : law_configs()) law_conservation(*world, config, Shape::heavy, 100);
+}
+
+TEST(C10d, ResumeIsExact) {
+  for (const Config& config : law_configs()) law_resume(*world, config);
+}
+
+TEST(C10d, NonFiniteGradientSkipsTheStepOnAllRanks) {
+  for (const Config& config : law_configs()) law_nan(*world, config);
+}
+
+TEST(C10d, AnotherConfigurationIsNamed) {
+  if (world->size() < 2) return;
+  const bool odd = world->rank() == 1;
+  const std::vector<Bucket> buckets = {Bucket::single(0, "w", 100)};
+  const std::string text = error_of([&] {
+    Exchange exchange(*world, buckets, Config::parse(odd ? "dgc:density=0.5" : "dgc:density=0.25"));
+  });
+  EXPECT_NE(text.find("rank 1 was set up otherwise"), std::string::npos) << text;
+  EXPECT_NE(text.find("density=0.5"), std::string::npos) << text;
+}
+
+TEST(C10d, DifferingReplicasAreNamed) {
+  if (world->size() < 2) return;
+  std::vector<float> same(10, 1.0f), other(10, world->rank() == 1 ? 2.0f : 1.0f);
+  const std::vector<Replica> replicas = {{"conv.weight", std::as_bytes(std::span(same))},
+                                         {"conv.bias", std::as_bytes(std::span(other))}};
+  const std::string text = error_of([&] { check_replicas(*world, replicas); });
+  EXPECT_NE(text.find("'conv.bias' of rank 1"), std::string::npos) << text;
+}
+
+}  // namespace
+}  // namespace thinwire
+
+int main(int argc, char** argv) {
+  ::testing::InitGoogleTest(&argc, argv);
+  const auto group =
+      thinwire::make_gloo_group(thinwire::testing::job(), {.timeout = std::chrono::seconds(20)});
+  thinwire::world = group.get();
+  const int status = RUN_ALL_TESTS();
+  group->barrier().wait();
+  return status;
+}

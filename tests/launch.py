@@ -1,0 +1,85 @@
+#!/usr/bin/env python3
+# launch.py: starts a program as the ranks of a job that meet on a free port of this machine, as torchrun would.
+# Without --expect every rank must end well. With it, every rank but the culprit must end with an error that matches.
+# SPDX-License-Identifier: Apache-2.0
+import argparse
+import os
+import re
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+
+
+def free_port():
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]
+
+
+def is_stopped(process):
+    try:
+        with open(f"/proc/{process.pid}/stat") as stat:
+            return stat.read().rsplit(")", 1)[1].split()[0] == "T"
+    except OSError:
+        return False
+
+
+def start(rank, port, options):
+    environment = dict(os.environ, RANK=str(rank), WORLD_SIZE=str(options.ranks), MASTER_ADDR="127.0.0.1",
+                       MASTER_PORT=str(port), OMP_NUM_THREADS="1")
+    output = tempfile.TemporaryFile(mode="w+")
+    process = subprocess.Popen(options.command, env=environment, stdout=output, stderr=subprocess.STDOUT)
+    return process, output
+
+
+def fault_of(rank, status, text, options):
+    if status is None:
+        return None if rank == options.culprit else "did not end in time"
+    if options.expect is None:
+        return f"ended with {status}" if status != 0 else None
+    if status == 0:
+        return "ended well"
+    if rank != options.culprit and (status < 0 or not re.search(options.expect, text)):
+        return f"ended with {status}, expected to read: {options.expect}"
+    return None
+
+
+def main():
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--ranks", type=int, required=True)
+    parser.add_argument("--limit", type=float, default=50, help="seconds for all of it")
+    parser.add_argument("--expect", help="regular expression")
+    parser.add_argument("--culprit", type=int, default=-1)
+    parser.add_argument("command", nargs=argparse.REMAINDER)
+    options = parser.parse_args()
+
+    port = free_port()
+    begin = time.monotonic()
+    ranks = [start(rank, port, options) for rank in range(options.ranks)]
+    while time.monotonic() < begin + options.limit:
+        if all(process.poll() is not None or is_stopped(process) for process, _ in ranks):
+            break
+        time.sleep(0.02)
+    seconds = time.monotonic() - begin
+
+    faults = 0
+    for rank, (process, output) in enumerate(ranks):
+        status = process.poll()
+        if status is None:
+            process.kill()
+            process.wait()
+        output.seek(0)
+        text = output.read()
+        sys.stdout.write(text)
+        fault = fault_of(rank, status, text, options)
+        if fault:
+            faults += 1
+            print(f"launch: rank {rank} {fault}")
+    print(f"launch: {options.ranks} ranks, {seconds:.1f} s")
+    return 1 if faults else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,32 @@
+// c10d.h: torch.distributed as an engine: a Group over a c10d::Backend (Gloo here; any that a program hands over).
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+
+#include <torch/csrc/distributed/c10d/Backend.hpp>
+
+#include "thinwire/comm/group.h"
+
+namespace thinwire {
+
+// Over a backend that the caller made (or took from Python): gloo or mpi, whose receives take shorter messages too;
+// another one is an error. The backend must be used by nobody else meanwhile. Without a store there is no roll call: an
+// error names the rank whose message did not come, which in a ring need not be the one at fault.
+std::unique_ptr<Group> make_c10d_group(c10::intrusive_ptr<c10d::Backend> backend, const GroupOptions& options = {});
+
+// Where the workers of a job meet: torchrun's MASTER_ADDR and MASTER_PORT.
+struct Rendezvous {
+  std::string host = "127.0.0.1";
+  std::uint16_t port = 0;
+  int rank = 0;
+  int world = 1;
+};
+
+// Gloo over TCP, on the network that leads to the host (or GLOO_SOCKET_IFNAME). Rank 0 holds the store, under torchrun
+// its agent does. A world of 1 meets nobody. Throws an Error that names the address when the workers do not meet within the time limit.
+std::unique_ptr<Group> make_gloo_group(const Rendezvous& rendezvous, const GroupOptions& options = {});
+
+}  // namespace thinwire

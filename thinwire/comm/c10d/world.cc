@@ -1,0 +1,418 @@
+// world.cc: messages over a c10d backend, and what to say when they stop coming.
+// SPDX-License-Identifier: Apache-2.0
+#include "thinwire/comm/c10d/world.h"
+
+#include <ATen/ops/from_blob.h>
+
+#include <algorithm>
+#include <exception>
+#include <future>
+#include <type_traits>
+#include <utility>
+
+#include "thinwire/core/error.h"
+#include "thinwire/core/random.h"
+
+namespace thinwire::torch_engine {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+using std::chrono::milliseconds;
+
+static_assert(std::is_trivially_copyable_v<Statement>);
+
+std::string name_of_rank(int rank) { return "rank " + std::to_string(rank); }
+
+std::string list_of(const std::vector<std::string>& items) {
+  std::string text;
+  for (const auto& item : items) text.append(text.empty() ? "" : ", ").append(item);
+  return text;
+}
+
+// Ranks that issue different calls as the same one in order use different tags, so their messages
+// never meet: Gloo ends the process when a message is longer than the receive posted for it. Calls
+// that share a tag by chance do no harm, for messages of one tag arrive in order.
+int tag_of(const Position& position) {
+  const Call& call = position.call;
+  const std::uint64_t small =
+      static_cast<std::uint64_t>(call.kind) | static_cast<std::uint64_t>(call.dtype) << 8 |
+      static_cast<std::uint64_t>(call.op) << 16 | static_cast<std::uint64_t>(call.root) << 32;
+  return static_cast<int>(random_at(random_at(small, call.bytes), position.sequence) >> 33);
+}
+
+// The first sentence of c10d's text, without the place in its source.
+std::string first_words(const std::string& text) {
+  const std::size_t place = text.find("] ");
+  const std::size_t start = text.starts_with("[/") && place != text.npos ? place + 2 : 0;
+  return text.substr(start, text.find_first_of("\n", start) - start).substr(0, 160);
+}
+
+bool is_timeout(const std::string& text) {
+  return text.find("imed out") != text.npos || text.find("imeout") != text.npos;
+}
+
+at::Tensor tensor_over(const std::byte* data, std::size_t bytes) {
+  return at::from_blob(const_cast<std::byte*>(data), {static_cast<std::int64_t>(bytes)}, at::kByte);
+}
+
+std::string key_of(int rank) { return "roll/" + std::to_string(rank); }
+
+std::vector<std::uint8_t> bytes_of(const Statement& statement) {
+  std::vector<std::uint8_t> bytes(sizeof statement);
+  std::memcpy(bytes.data(), &statement, sizeof statement);
+  return bytes;
+}
+
+std::optional<Statement> statement_in(const std::vector<std::uint8_t>& bytes) {
+  Statement statement;
+  if (bytes.size() != sizeof statement) return std::nullopt;
+  std::memcpy(&statement, bytes.data(), sizeof statement);
+  statement.reason[sizeof statement.reason - 1] = 0;
+  return statement;
+}
+
+// The result of `body`, or nothing when it fails or takes longer. The store of a stopped process
+// answers never, so a thread of its own waits there, for ever if need be.
+template <typename Body>
+auto within(milliseconds limit, Body body) -> std::optional<decltype(body())> {
+  using Result = std::optional<decltype(body())>;
+  const auto promise = std::make_shared<std::promise<Result>>();
+  auto result = promise->get_future();
+  std::thread([promise, body = std::move(body)] {
+    try {
+      promise->set_value(body());
+    } catch (const std::exception&) {
+      promise->set_value(std::nullopt);
+    }
+  }).detach();
+  return result.wait_for(limit) == std::future_status::ready ? result.get() : std::nullopt;
+}
+
+}  // namespace
+
+std::shared_ptr<Pool::Block> Pool::take(std::size_t bytes) {
+  std::unique_ptr<Block> block;
+  {
+    const std::lock_guard lock(shelf_->mutex);
+    auto& blocks = shelf_->blocks;
+    const auto fit =
+        std::ranges::find_if(blocks, [&](const auto& b) { return b->capacity() >= bytes; });
+    if (fit != blocks.end()) {
+      block = std::move(*fit);
+      blocks.erase(fit);
+    }
+  }
+  if (!block) block = std::make_unique<Block>();
+  if (block->size() < bytes) block->resize(bytes);
+  return {block.release(), [shelf = shelf_](Block* used) {
+            constexpr std::size_t kept = 64;  // as many as a few gathers of a large group need
+            std::unique_ptr<Block> owner(used);
+            const std::lock_guard lock(shelf->mutex);
+            if (shelf->blocks.size() < kept) shelf->blocks.push_back(std::move(owner));
+          }};
+}
+
+World::World(c10::intrusive_ptr<c10d::Backend> backend, const GroupOptions& options,
+             Meeting meeting)
+    : options_(options),
+      meeting_(std::move(meeting)),
+      rank_(backend ? backend->getRank() : 0),
+      size_(backend ? backend->getSize() : 1),
+      exceptions_(std::uncaught_exceptions()),
+      backend_(std::move(backend)) {
+  if (size_ > 1) thread_ = std::thread([this] { loop(); });
+}
+
+World::~World() {
+  if (!thread_.joinable()) return;
+  if (std::uncaught_exceptions() > exceptions_ && !failed()) {
+    try {
+      refuse({}, name_of_rank(rank_) + " left by an exception");
+    } catch (const Error&) {  // told to those it concerns: the others
+    }
+  }
+  {
+    const std::lock_guard lock(mutex_);
+    ending_ = true;
+  }
+  changed_.notify_all();
+  thread_.join();
+}
+
+bool World::failed() const {
+  const std::lock_guard lock(mutex_);
+  return !failure_.empty();
+}
+
+Traffic World::traffic() const {
+  const std::lock_guard lock(mutex_);
+  return traffic_;
+}
+
+milliseconds World::grace() const {
+  return std::clamp(options_.timeout / 4, milliseconds(1500), milliseconds(5000));
+}
+
+std::shared_ptr<Job> World::issue(const Call& call) {
+  const std::lock_guard lock(mutex_);
+  if (!failure_.empty()) throw Error(failure_);
+  auto job = std::make_shared<Job>();
+  job->position = {call, issued_};
+  job->traffic = traffic_of(call, rank_, size_);
+  job->tag = tag_of(job->position);
+  recent_[issued_++ % Statement::kMemory] = call;
+  return job;
+}
+
+void World::launch(const std::shared_ptr<Job>& job, const std::function<void()>& begin) {
+  if (size_ == 1) {
+    if (job->finish) job->finish();
+    job->done = true;
+    add(traffic_, job->traffic);
+    return;
+  }
+  try {
+    begin();
+  } catch (const Lost& lost) {
+    job->lost = lost;
+  }
+  {
+    const std::lock_guard lock(mutex_);
+    jobs_.push_back(job);
+  }
+  changed_.notify_all();
+}
+
+World::Message World::send(ConstBytes from, int peer, const Job& job) {
+  const std::lock_guard lock(posting_);
+  if (!backend_) throw Lost{peer, "the group has ended"};
+  try {
+    std::vector<at::Tensor> tensors = {tensor_over(from.data(), from.size())};
+    return backend_->send(tensors, peer, job.tag);
+  } catch (const std::exception& error) {
+    throw Lost{peer, error.what()};
+  }
+}
+
+World::Message World::receive(Bytes to, int peer, const Job& job) {
+  const std::lock_guard lock(posting_);
+  if (!backend_) throw Lost{peer, "the group has ended"};
+  try {
+    std::vector<at::Tensor> tensors = {tensor_over(to.data(), to.size())};
+    return backend_->recv(tensors, peer, job.tag);
+  } catch (const std::exception& error) {
+    throw Lost{peer, error.what()};
+  }
+}
+
+void World::wait(const Message& message, int peer) {
+  {
+    const std::lock_guard lock(mutex_);
+    if (!failure_.empty()) throw Lost{peer, failure_};
+    current_ = message;
+  }
+  std::string text;
+  try {
+    if (!message->wait(options_.timeout)) text = "broken off";
+  } catch (const std::exception& error) {
+    text = error.what();
+  }
+  const std::lock_guard lock(mutex_);
+  current_.reset();
+  if (!text.empty()) throw Lost{peer, text};
+}
+
+bool World::is_done(const Job& job) const {
+  const std::lock_guard lock(mutex_);
+  return job.done;
+}
+
+bool World::wait_for(const Job& job, milliseconds limit) const {
+  std::unique_lock lock(mutex_);
+  if (!changed_.wait_for(lock, limit, [&] { return job.done; })) return false;
+  if (job.lost) throw Error(failure_);
+  return true;
+}
+
+void World::loop() {
+  std::unique_lock lock(mutex_);
+  for (;;) {
+    changed_.wait(lock, [&] { return ending_ || !failure_.empty() || !jobs_.empty(); });
+    if (!failure_.empty()) break;
+    if (jobs_.empty()) return;
+    const auto job = jobs_.front();
+    lock.unlock();
+    run(*job);
+    lock.lock();
+  }
+  lock.unlock();
+  close();
+  // Calls that were being issued when the group failed arrive late: they fail too.
+  for (lock.lock(); !ending_;) {
+    for (const auto& job : jobs_) {
+      job->done = true;
+      if (!job->lost) job->lost.emplace();
+      job->finish = nullptr;
+    }
+    jobs_.clear();
+    changed_.notify_all();
+    changed_.wait(lock, [&] { return ending_ || !jobs_.empty(); });
+  }
+}
+
+void World::run(Job& job) {
+  try {
+    if (job.lost) throw Lost(*job.lost);
+    job.finish();
+  } catch (const Lost& lost) {
+    give_up(job.position, lost);
+    return;  // the loop ends this job with all the others
+  }
+  job.finish = nullptr;
+  {
+    const std::lock_guard lock(mutex_);
+    jobs_.pop_front();
+    add(traffic_, job.traffic);
+    job.done = true;
+  }
+  changed_.notify_all();
+}
+
+// Connections go, so that ranks that wait for us see it. First the messages: they point to them.
+void World::close() {
+  std::deque<std::shared_ptr<Job>> jobs;
+  {
+    const std::lock_guard lock(mutex_);
+    jobs = jobs_;
+  }
+  for (const auto& job : jobs) job->finish = nullptr;
+  const std::lock_guard lock(posting_);
+  backend_.reset();
+}
+
+void World::break_off(const std::string& text) {
+  Message waiting;
+  {
+    const std::lock_guard lock(mutex_);
+    if (failure_.empty()) failure_ = text;
+    waiting = current_;
+  }
+  if (waiting) waiting->abort();
+  changed_.notify_all();
+}
+
+// The words first, the broken connections second: who sees the latter looks for the former.
+void World::refuse(const Position& position, const std::string& text) {
+  const bool announced = announce(position, text);
+  break_off(text);
+  if (announced && rank_ == meeting_.host)
+    listen();  // the store must live until the others have read
+  throw Error(text);
+}
+
+void World::give_up(const Position& position, const Lost& lost) {
+  if (failed()) return;
+  const bool announced = announce(position, "");
+  close();  // now, so that who waits for us joins the roll call
+  break_off(verdict(position, lost, announced ? listen() : std::nullopt));
+}
+
+Statement World::statement(const Position& position, const std::string& reason) const {
+  const std::lock_guard lock(mutex_);
+  Statement statement;
+  statement.position = position;
+  statement.issued = issued_;
+  std::ranges::copy(recent_, statement.recent);
+  reason.copy(statement.reason, sizeof statement.reason - 1);
+  return statement;
+}
+
+bool World::announce(const Position& position, const std::string& reason) {
+  if (!meeting_.store) return false;
+  const auto announced = within(grace(), [store = meeting_.store, key = key_of(rank_),
+                                          bytes = bytes_of(statement(position, reason))] {
+    store->set(key, bytes);
+    return true;
+  });
+  return announced.has_value();
+}
+
+std::optional<World::Answers> World::listen() const {
+  if (!meeting_.store) return std::nullopt;
+  const auto end = Clock::now() + grace(), last = end + grace();
+  const bool host = rank_ == meeting_.host;
+  return within(3 * grace(), [store = meeting_.store, end, last, host, size = size_, me = rank_] {
+    Answers answers(static_cast<std::size_t>(size));
+    for (;;) {
+      int heard = 1, reading = 0;
+      for (int r = 0; r < size; ++r) {
+        auto& answer = answers[static_cast<std::size_t>(r)];
+        if (r == me) continue;
+        if (!answer && store->check({key_of(r)})) answer = statement_in(store->get(key_of(r)));
+        if (answer) ++heard;
+        if (answer && host && !store->check({"left/" + std::to_string(r)})) ++reading;
+      }
+      // The host stays until nobody reads any more, for its store goes with it.
+      const auto now = Clock::now();
+      if (host ? now >= last || (now >= end && reading == 0) : now >= end || heard == size) break;
+      std::this_thread::sleep_for(milliseconds(10));
+    }
+    if (!host) store->set("left/" + std::to_string(me), std::vector<std::uint8_t>{1});
+    return answers;
+  });
+}
+
+// What another rank's statement proves to be wrong; empty when it does not.
+std::string World::blame(const Position& position, const Statement& own, int rank,
+                         const Statement& other) const {
+  const std::string here = name_of_rank(rank_) + ": ";
+  if (other.reason[0])
+    return here + label(position.call, position.sequence) + ": " + name_of_rank(rank) +
+           " reports: " + other.reason;
+  for (std::uint64_t s = 0; s < own.issued; ++s) {
+    if (!own.remembers(s) || !other.remembers(s)) continue;
+    const Call& mine = own.recent[s % Statement::kMemory];
+    const Call& theirs = other.recent[s % Statement::kMemory];
+    if (mine == theirs) continue;
+    return here + (rank_ < rank ? mismatch_text(s, rank_, mine, rank, theirs)
+                                : mismatch_text(s, rank, theirs, rank_, mine));
+  }
+  return "";
+}
+
+std::string World::verdict(const Position& position, const Lost& lost,
+                           const std::optional<Answers>& answers) const {
+  const std::string advice =
+      "; is it alive? Look at its log; if it is only slow, raise the time limit";
+  std::string start = name_of_rank(rank_) + ": " + label(position.call, position.sequence);
+  start += is_timeout(lost.text)
+               ? " timed out after " + std::to_string(options_.timeout.count()) + " ms"
+               : " broken off (" + first_words(lost.text) + ")";
+  if (!meeting_.store) return start + " waiting for " + name_of_rank(lost.peer) + advice;
+  if (!answers)
+    return start + (meeting_.host < 0
+                        ? " and the store of the job does not answer"
+                        : " waiting for " + name_of_rank(meeting_.host) + " (silent)" + advice);
+  std::vector<std::string> absent, elsewhere;
+  const Statement own = statement(position, "");
+  for (int r = 0; r < size_; ++r) {
+    if (r == rank_) continue;
+    const auto& answer = (*answers)[static_cast<std::size_t>(r)];
+    if (!answer) {
+      absent.push_back(name_of_rank(r) + " (silent)");
+      continue;
+    }
+    if (const std::string text = blame(position, own, r, *answer); !text.empty()) return text;
+    const auto& [call, sequence] = answer->position;
+    const std::string place = name_of_rank(r) + " (in " + label(call, sequence) + ")";
+    if (answer->issued <= position.sequence) absent.push_back(place);
+    if (sequence != position.sequence) elsewhere.push_back(place);
+  }
+  if (!absent.empty()) return start + " waiting for " + list_of(absent) + advice;
+  if (!elsewhere.empty())
+    return start + " while others are at " + list_of(elsewhere) +
+           "; all ranks must issue the same collectives in the same order";
+  return start + " although all ranks take part; if the network is only slow, raise the time limit";
+}
+
+}  // namespace thinwire::torch_engine

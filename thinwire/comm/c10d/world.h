@@ -1,0 +1,163 @@
+// world.h: what the collectives of one c10d group share: messages, the thread that ends collectives
+// in order, the failure, and the roll call that finds out who is silent. Internal to the engine.
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <chrono>
+#include <condition_variable>
+#include <cstring>
+#include <deque>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include <torch/csrc/distributed/c10d/Backend.hpp>
+#include <torch/csrc/distributed/c10d/Store.hpp>
+
+#include "thinwire/comm/call.h"
+
+namespace thinwire::torch_engine {
+
+// A numbered call: what a rank is waiting for.
+struct Position {
+  Call call;
+  std::uint64_t sequence = 0;
+};
+
+// What a rank leaves in the store when it gives up. Ranks run the same program on like machines, so
+// it travels as its bytes.
+struct Statement {
+  static constexpr std::size_t kMemory = 8;
+
+  Position position;
+  std::uint64_t issued = 0;  // collectives so far
+  Call recent[kMemory];      // call number s, where remembered, at s % kMemory
+  char reason[256] = {};     // what it knows to be wrong; empty when it only waited in vain
+
+  bool remembers(std::uint64_t s) const { return s < issued && s + kMemory >= issued; }
+};
+
+// A message that did not come through.
+struct Lost {
+  int peer = 0;
+  std::string text;  // in c10d's words
+};
+
+// Memory for messages on their way. Large blocks are used again: fresh pages cost more than copies.
+class Pool {
+ public:
+  using Block = std::vector<std::byte>;
+  std::shared_ptr<Block> take(std::size_t bytes);
+
+ private:
+  struct Shelf {
+    std::mutex mutex;
+    std::vector<std::unique_ptr<Block>> blocks;
+  };
+  std::shared_ptr<Shelf> shelf_ = std::make_shared<Shelf>();
+};
+
+// A collective under way. `finish` runs on the world's thread, may block, and may throw Lost.
+struct Job {
+  Position position;
+  Traffic traffic;
+  int tag = 0;
+  std::function<void()> finish;
+  std::optional<Lost> lost;  // found when it was begun
+  bool done = false;         // guarded by the world's mutex
+};
+
+// How the ranks meet outside of the collectives; absent for a backend that somebody handed over.
+struct Meeting {
+  c10::intrusive_ptr<c10d::Store> store;
+  int host = -1;  // the rank whose process holds the store, or nobody
+};
+
+class World {
+ public:
+  using Message = c10::intrusive_ptr<c10d::Work>;
+
+  World(c10::intrusive_ptr<c10d::Backend> backend, const GroupOptions& options, Meeting meeting);
+  ~World();
+  World(const World&) = delete;
+  World& operator=(const World&) = delete;
+
+  int rank() const { return rank_; }
+  int size() const { return size_; }
+  const GroupOptions& options() const { return options_; }
+  Traffic traffic() const;
+  Pool& pool() { return pool_; }
+
+  // Throws when the group has failed; else gives the call its number.
+  std::shared_ptr<Job> issue(const Call& call);
+
+  // Posts the first messages of a job, then leaves the rest to the thread.
+  void launch(const std::shared_ptr<Job>& job, const std::function<void()>& begin);
+
+  // Messages between two ranks with the same tag arrive in order. A receive takes any message up to
+  // its length. The memory must live until wait(), or until the job is done.
+  Message send(ConstBytes from, int peer, const Job& job);
+  Message receive(Bytes to, int peer, const Job& job);
+  void wait(const Message& message, int peer);  // on the world's thread only
+
+  bool is_done(const Job& job) const;
+  // True when it is done within the limit; throws the failure of the group.
+  bool wait_for(const Job& job, std::chrono::milliseconds limit) const;
+
+  // Ends the group: nothing under way will be done.
+  void break_off(const std::string& text);
+
+  // Ends the group for a reason that is known here, and tells the others, who are waiting for us.
+  [[noreturn]] void refuse(const Position& position, const std::string& text);
+
+  // How long a roll call listens: ranks that wait answer within milliseconds.
+  std::chrono::milliseconds grace() const;
+
+ private:
+  using Answers = std::vector<std::optional<Statement>>;  // by rank
+
+  void loop();
+  void run(Job& job);
+  void give_up(const Position& position, const Lost& lost);
+  void close();
+  bool failed() const;
+  bool announce(const Position& position, const std::string& reason);  // false: nobody heard
+  std::optional<Answers> listen() const;
+  Statement statement(const Position& position, const std::string& reason) const;
+  std::string verdict(const Position& position, const Lost& lost,
+                      const std::optional<Answers>& answers) const;
+  std::string blame(const Position& position, const Statement& own, int rank,
+                    const Statement& other) const;
+
+  const GroupOptions options_;
+  const Meeting meeting_;
+  const int rank_;
+  const int size_;
+  const int exceptions_;
+  Pool pool_;
+
+  std::mutex posting_;  // c10d does not promise that two threads may post at once
+  c10::intrusive_ptr<c10d::Backend> backend_;
+
+  mutable std::mutex mutex_;  // guards what follows
+  mutable std::condition_variable changed_;
+  std::deque<std::shared_ptr<Job>> jobs_;
+  Message current_;  // what the thread is waiting for
+  Traffic traffic_;
+  Call recent_[Statement::kMemory];
+  std::uint64_t issued_ = 0;
+  std::string failure_;
+  bool ending_ = false;
+
+  std::thread thread_;
+};
+
+// The group over a backend (none: a group of one) and, where there is one, a meeting place.
+std::unique_ptr<Group> make_group(c10::intrusive_ptr<c10d::Backend> backend,
+                                  const GroupOptions& options, Meeting meeting);
+
+}  // namespace thinwire::torch_engine
