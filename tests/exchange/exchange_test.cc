@@ -68,6 +68,27 @@ class Tampering final : public Forwarding {
 
 const std::vector<Bucket> one_bucket = {Bucket::single(0, "w", 5000)};
 
+TEST(Exchange, ObserverSeesEveryStageInOrder) {
+  run_local(2, [](Group& group) {
+    Exchange exchange(group, one_bucket, Config::parse("topk:density=0.01"));
+    std::vector<Stage> seen;
+    exchange.observe([&](const Stage& stage) { seen.push_back(stage); });
+    Model model = model_gradient(one_bucket, Shape::normal, seed_of(group, 0));
+    exchange.submit(0, std::span(model[0]));
+    EXPECT_NE(error_of([&] { exchange.observe({}); }), "");
+    exchange.finish();
+    exchange.observe({});
+    take_step(exchange, model, 1);
+    ASSERT_EQ(seen.size(), 3u);
+    EXPECT_STREQ(seen[0].name, "encode");
+    EXPECT_STREQ(seen[1].name, "exchange");
+    EXPECT_STREQ(seen[2].name, "decode");
+    for (const Stage& stage : seen) EXPECT_LE(stage.begin, stage.end);
+    EXPECT_LE(seen[0].end, seen[1].begin);
+    EXPECT_LE(seen[1].end, seen[2].begin);
+  });
+}
+
 TEST(Exchange, FlippedBitNamesTheRankAndLosesNothing) {
   run_local(3, [](Group& group) {
     Tampering tampering(group, [&](Bytes slots, std::size_t slot_bytes) {

@@ -203,7 +203,16 @@ class Exchange::Engine {
     for (Lane& lane : lanes_) lane.compressor->visit_state(visitor);
   }
 
+  void observe(Observer observer) {
+    const std::lock_guard lock(mutex_);
+    if (submitted_ != 0)
+      fail("rank ", group_.rank(), ": observer was set inside a step; call finish() first");
+    observer_ = std::move(observer);
+  }
+
  private:
+  using Time = std::chrono::steady_clock::time_point;
+
   // One bucket and its buffers, which the exchange's thread owns while a step runs.
   struct Lane {
     Bucket bucket;
@@ -221,6 +230,7 @@ class Exchange::Engine {
     int round = 0;
     Leg leg;
     Pending pending;
+    Time start{};
   };
 
   std::string where(std::size_t bucket) const {
@@ -305,12 +315,14 @@ class Exchange::Engine {
     lane.encoded = true;
     const std::size_t bytes = lane.compressor->encode(turn, lane.gradient, out);
     count(&Report::encode_seconds, seconds_since(start));
+    tell("encode", lane, start);
     {
       const std::lock_guard lock(mutex_);
       report_.payload_bytes += bytes;
       if (round == 0) report_.dense_bytes += lane.gradient.count * sizeof(float);
     }
-    return {index, round, leg, start_collective(lane, leg, out, bytes)};
+    const auto issued = std::chrono::steady_clock::now();
+    return {index, round, leg, start_collective(lane, leg, out, bytes), issued};
   }
 
   Pending start_collective(Lane& lane, const Leg& leg, Bytes out, std::size_t bytes) {
@@ -332,6 +344,7 @@ class Exchange::Engine {
     auto start = std::chrono::steady_clock::now();
     flight.pending.wait();
     count(&Report::wait_seconds, seconds_since(start));
+    tell("exchange", lane, flight.start);
 
     const Leg& leg = flight.leg;
     Inbox inbox;
@@ -348,6 +361,7 @@ class Exchange::Engine {
     const Turn turn{step_, flight.round, lane.stream, squared_norm};
     const Status status = lane.compressor->decode(turn, inbox, lane.gradient);
     count(&Report::decode_seconds, seconds_since(start));
+    tell("decode", lane, start);
     if (status.code == Code::skipped) {
       skipped = true;  // seen alike by all ranks, so they all leave out the further rounds
     } else if (!status.ok()) {
@@ -365,6 +379,11 @@ class Exchange::Engine {
       if (lane.encoded) lane.compressor->undo({step_, 0, lane.stream, 0});
       lane.encoded = false;
     }
+  }
+
+  // The thread starts a step only after a submit() that came after observe(): no lock is needed.
+  void tell(const char* stage, const Lane& lane, Time begin) const {
+    if (observer_) observer_({stage, lane.bucket.id, begin, std::chrono::steady_clock::now()});
   }
 
   void count(double Report::*where, double seconds) {
@@ -385,6 +404,7 @@ class Exchange::Engine {
   std::exception_ptr error_;
   bool closing_ = false;
   Report report_;
+  Observer observer_;
   std::thread thread_;
 };
 
@@ -409,6 +429,8 @@ void Exchange::submit(std::uint16_t bucket, TensorView gradient, Stream stream) 
 StepResult Exchange::finish() { return engine_->finish(); }
 
 Report Exchange::report() const { return engine_->report(); }
+
+void Exchange::observe(Observer observer) { engine_->observe(std::move(observer)); }
 
 void Exchange::visit_state(StateVisitor& visitor) { engine_->visit_state(visitor); }
 

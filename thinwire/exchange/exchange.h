@@ -14,7 +14,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <chrono>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
@@ -50,6 +52,15 @@ struct StepResult {
       false;  // some rank's gradient was not finite: buckets hold zeros, memory keeps the gradients
 };
 
+// One thing that the exchange's thread did, for a trace: "encode", "decode", or "exchange", which
+// lasts from the start of a collective until the thread had waited for its end.
+struct Stage {
+  const char* name = "";
+  std::uint16_t bucket = 0;
+  std::chrono::steady_clock::time_point begin, end;
+};
+using Observer = std::function<void(const Stage&)>;
+
 class Exchange {
  public:
   // All buckets under one configuration, or one per bucket. Checks that all ranks agree on it;
@@ -75,6 +86,9 @@ class Exchange {
 
   // Between steps only.
   Report report() const;
+  // `observer` is called on the exchange's thread, after each stage; it must not throw. An empty one
+  // ends it.
+  void observe(Observer observer);
   void visit_state(StateVisitor& visitor);
 
  private:
