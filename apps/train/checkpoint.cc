@@ -1,0 +1,65 @@
+// checkpoint.cc: files of a worker's state.
+// SPDX-License-Identifier: Apache-2.0
+#include "apps/train/checkpoint.h"
+
+#include <filesystem>
+
+#include "apps/verb.h"
+#include "thinwire/core/error.h"
+
+namespace thinwire::train {
+namespace {
+
+// A state holds numbers by name; texts are kept in the names: "settings/model=mlp".
+std::string prefix_of(const std::string& flag) { return "settings/" + flag + "="; }
+
+std::string file_of(const std::string& path, int rank) {
+  return path + ".rank" + std::to_string(rank);
+}
+
+std::string saved_value(const State& state, const std::string& prefix) {
+  const auto found = state.lower_bound(prefix);
+  if (found == state.end() || !found->first.starts_with(prefix)) return "";
+  return found->first.substr(prefix.size());
+}
+
+void compare(const State& state, const std::string& file, const Identity& identity) {
+  for (const auto& [flag, mine] : identity) {
+    const std::string saved = saved_value(state, prefix_of(flag));
+    if (saved == mine) continue;
+    throw apps::BadInput("--resume: '" + file + "' was saved with --" + flag + " " +
+                         (saved.empty() ? "unknown" : saved) + ", this run has " + mine +
+                         "; give the same, or start anew");
+  }
+}
+
+}  // namespace
+
+void save_checkpoint(Group& group, const std::string& path, State state, const Identity& identity) {
+  for (const auto& [flag, value] : identity) {
+    state[prefix_of(flag) + value] = {Share::replicated, {}, 1, false};
+  }
+  const std::string file = file_of(path, group.rank()), next = file + ".next";
+  save_file(next, state);
+  group.barrier().wait();
+  std::error_code error;
+  std::filesystem::rename(next, file, error);
+  if (error) fail("cannot rename '", next, "' to '", file, "': ", error.message());
+}
+
+State load_checkpoint(const Group& group, const std::string& path, const Identity& identity) {
+  // A run with more workers has ranks without a file: rank 0's tells them how many there were.
+  std::string file = file_of(path, group.rank());
+  if (!std::filesystem::exists(file)) file = file_of(path, 0);
+  try {
+    State state = load_file(file);
+    compare(state, file, identity);
+    if (file != file_of(path, group.rank()))
+      fail("there is no '", file_of(path, group.rank()), "'; is the checkpoint complete?");
+    return state;
+  } catch (const Error& error) {
+    throw apps::BadInput(std::string("--resume: ") + error.what());
+  }
+}
+
+}  // namespace thinwire::train

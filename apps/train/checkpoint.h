@@ -1,0 +1,24 @@
+// checkpoint.h: the state of one worker as a file, FILE.rankR, with the settings that it belongs to.
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "thinwire/comm/group.h"
+#include "thinwire/core/state.h"
+
+namespace thinwire::train {
+
+using Identity = std::vector<std::pair<std::string, std::string>>;  // flag and value
+
+// A collective: the files get their names only when every rank has written its own, so that a crash
+// leaves a set of one step.
+void save_checkpoint(Group& group, const std::string& path, State state, const Identity& identity);
+
+// This rank's state. Throws BadInput when a file is missing or damaged, or when it was saved under
+// other settings: names the flag and both values.
+State load_checkpoint(const Group& group, const std::string& path, const Identity& identity);
+
+}  // namespace thinwire::train

@@ -1,0 +1,107 @@
+// data.cc: the table of kinds of data, and what images and text share.
+// SPDX-License-Identifier: Apache-2.0
+#include "apps/train/data.h"
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <filesystem>
+#include <fstream>
+#include <sstream>
+
+#include "apps/train/data_kinds.h"
+#include "thinwire/core/error.h"
+
+namespace thinwire::train {
+namespace {
+
+enum class Argument { none, optional, required };
+
+struct Kind {
+  std::string name, usage, help;
+  Argument argument;
+  std::unique_ptr<Data> (*open)(const std::string& argument, std::int64_t sequence);
+};
+
+const std::vector<Kind>& table() {
+  static const std::vector<Kind> kinds = {
+      {"digits", "digits", "1797 handwritten digits of 8x8, which `make setup` brings",
+       Argument::none, [](const std::string&, std::int64_t) { return open_digits(); }},
+      {"stdlib", "stdlib", "the sources of python3's own library, up to 4 MB, by characters",
+       Argument::none,
+       [](const std::string&, std::int64_t sequence) { return open_stdlib(sequence); }},
+      {"cifar10", "cifar10:DIR", "CIFAR-10, the binary version: data_batch_*.bin, test_batch.bin",
+       Argument::required, [](const std::string& at, std::int64_t) { return open_cifar10(at); }},
+      {"idx", "idx:DIR", "the MNIST family: train-images-idx3-ubyte and its three siblings",
+       Argument::required, [](const std::string& at, std::int64_t) { return open_idx(at); }},
+      {"text", "text:PATH",
+       "a text by words, a sentence a line; or a directory with ptb.{train,test}.txt",
+       Argument::required,
+       [](const std::string& at, std::int64_t sequence) { return open_words(at, sequence); }},
+      {"chars", "chars:PATH", "a text by characters (bytes)", Argument::required,
+       [](const std::string& at, std::int64_t sequence) { return open_characters(at, sequence); }},
+      {"synthetic", "synthetic[:CxHxW:CLASSES]", "noise around one pattern per class; 3x32x32:10",
+       Argument::optional, [](const std::string& at, std::int64_t) { return open_synthetic(at); }},
+  };
+  return kinds;
+}
+
+const Kind& find(const std::string& name) {
+  std::ostringstream known;
+  for (const Kind& kind : table()) {
+    if (kind.name == name) return kind;
+    known << (known.tellp() > 0 ? ", " : "") << kind.usage;
+  }
+  fail("unknown data '", name, "'; known are ", known.str());
+}
+
+}  // namespace
+
+std::unique_ptr<Data> open_data(const std::string& spec, std::int64_t sequence) {
+  const std::size_t colon = std::min(spec.find(':'), spec.size());
+  const Kind& kind = find(spec.substr(0, colon));
+  const std::string argument = colon < spec.size() ? spec.substr(colon + 1) : "";
+  if (kind.argument == Argument::none && colon < spec.size()) {
+    fail("data '", spec, "': ", kind.name, " takes nothing after it; write ", kind.usage);
+  }
+  if (kind.argument == Argument::required && argument.empty()) {
+    fail("data '", spec, "' does not say where; write ", kind.usage);
+  }
+  return kind.open(argument, sequence);
+}
+
+std::vector<std::pair<std::string, std::string>> data_kinds() {
+  std::vector<std::pair<std::string, std::string>> lines;
+  for (const Kind& kind : table()) lines.emplace_back(kind.usage, kind.help);
+  return lines;
+}
+
+std::string read_file(const std::string& path, const std::string& advice) {
+  // A directory opens, and only reading it fails.
+  if (std::filesystem::is_directory(path)) {
+    fail("'", path, "' is a directory, expected a file; ", advice);
+  }
+  errno = 0;
+  std::ifstream file(path, std::ios::binary);
+  if (!file) fail("cannot open '", path, "': ", std::strerror(errno), "; ", advice);
+  std::ostringstream content;
+  content << file.rdbuf();
+  if (file.bad()) fail("cannot read '", path, "' to its end; ", advice);
+  return std::move(content).str();
+}
+
+std::int64_t count_batches(std::int64_t examples, std::int64_t batch) {
+  if (batch < 1) fail("expected a batch of at least 1 example, got ", batch);
+  return examples / batch + (examples % batch != 0 ? 1 : 0);
+}
+
+Range batch_range(std::int64_t examples, std::int64_t index, std::int64_t batch) {
+  const std::int64_t batches = count_batches(examples, batch);
+  if (index < 0 || index >= batches) {
+    fail("test batch ", index, " does not exist: ", examples, " examples make ", batches,
+         " batches of ", batch);
+  }
+  return {index * batch, std::min(batch, examples - index * batch)};
+}
+
+}  // namespace thinwire::train

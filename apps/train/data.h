@@ -1,0 +1,48 @@
+// data.h: the data sets that `thinwire train` reads, and which example a worker sees when.
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <torch/torch.h>
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "apps/train/models.h"
+
+namespace thinwire::train {
+
+struct Batch {
+  torch::Tensor input;   // images f32 [N, C, H, W], or tokens i64 [N, T]
+  torch::Tensor target;  // classes i64 [N], or tokens i64 [N, T]
+};
+
+class Data {
+ public:
+  virtual ~Data() = default;
+
+  virtual Problem problem() const = 0;
+  // Examples (images, or sequences) for training, over all workers: one epoch.
+  virtual int64_t train_examples() const = 0;
+
+  // The batch of one worker in one step: a function of (seed, step, rank, world) alone, so that a resumed run goes on
+  // exactly. Over an epoch the workers together see every example once, in an order shuffled anew each epoch; the last,
+  // incomplete round of an epoch is left out.
+  virtual Batch train_batch(uint64_t seed, uint64_t step, int rank, int world,
+                            int64_t batch) const = 0;
+
+  // The test set in order, in batches of at most `batch`.
+  virtual int64_t test_batches(int64_t batch) const = 0;
+  virtual Batch test_batch(int64_t index, int64_t batch) const = 0;
+};
+
+// "digits", "stdlib", "cifar10:DIR", "idx:DIR", "text:PATH" (words), "chars:PATH" (characters), "synthetic[:CxHxW:CLASSES]".
+// `sequence` is the length of a language model's sequences. Throws an Error that names the file, what was expected and
+// what was found (missing, truncated, wrong magic), and what to do.
+std::unique_ptr<Data> open_data(const std::string& spec, int64_t sequence);
+
+// One line per kind of data, for --help.
+std::vector<std::pair<std::string, std::string>> data_kinds();
+
+}  // namespace thinwire::train

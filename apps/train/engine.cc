@@ -1,0 +1,38 @@
+// engine.cc: settings and place to a group.
+// SPDX-License-Identifier: Apache-2.0
+#include "apps/train/engine.h"
+
+#include "thinwire/comm/c10d/c10d.h"
+#include "thinwire/comm/link.h"
+#include "thinwire/comm/local.h"
+
+namespace thinwire::train {
+namespace {
+
+std::unique_ptr<Group> make_plain(const Settings& settings, const Place& place) {
+  GroupOptions options;
+  options.timeout = std::chrono::milliseconds(static_cast<std::int64_t>(settings.timeout * 1e3));
+  if (settings.kind == Engine::mpi) return make_mpi_engine(options);
+  if (place.world == 1) return std::move(make_local_groups(1, options).front());
+  return make_gloo_group({place.host, place.port, place.rank, place.world}, options);
+}
+
+}  // namespace
+
+std::unique_ptr<Group> make_group(const Settings& settings, const Place& place) {
+  std::unique_ptr<Group> group = make_plain(settings, place);
+  return settings.emulated ? emulate_link(std::move(group), *settings.emulated) : std::move(group);
+}
+
+std::vector<double> sum_over(Group& group, const std::vector<double>& values) {
+  const auto ranks = static_cast<std::size_t>(group.size());
+  const ConstBytes mine = std::as_bytes(std::span(values));
+  std::vector<double> all(ranks * values.size());
+  std::vector<std::size_t> sizes(ranks);
+  group.all_gather(mine, mine.size(), std::as_writable_bytes(std::span(all)), sizes, {}).wait();
+  std::vector<double> sums(values.size());
+  for (std::size_t i = 0; i < all.size(); ++i) sums[i % values.size()] += all[i];
+  return sums;
+}
+
+}  // namespace thinwire::train

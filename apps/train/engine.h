@@ -1,0 +1,27 @@
+// engine.h: the group of this worker's job, and small sums over it. No torch here.
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "apps/train/launch.h"
+#include "apps/train/settings.h"
+#include "thinwire/comm/group.h"
+
+namespace thinwire::train {
+
+// Gloo or MPI as the settings say, a group of one when there is one worker; over an emulated link
+// if --link asks for it. A collective.
+std::unique_ptr<Group> make_group(const Settings& settings, const Place& place);
+
+// MPI, or a BadInput that says that it was not built.
+std::unique_ptr<Group> make_mpi_engine(const GroupOptions& options);
+// Ends the job's other ranks too, where the engine is one whose launcher would not.
+void abort_mpi_engine(const std::string& text);
+
+// Every value as its sum over the ranks, added in their order: the same bits everywhere.
+std::vector<double> sum_over(Group& group, const std::vector<double>& values);
+
+}  // namespace thinwire::train

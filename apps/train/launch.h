@@ -1,0 +1,38 @@
+// launch.h: where this process stands among the workers of its job, and starting workers of our
+// own. No torch here.
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+
+#include "apps/train/settings.h"
+
+namespace thinwire::train {
+
+struct Place {
+  int rank = 0;
+  int world = 1;
+  std::string host;  // where the workers meet (Gloo)
+  std::uint16_t port = 0;
+  bool beside_others = false;  // other workers share this machine's cores
+  int report = -1;             // file descriptor that the process that started us reads
+};
+
+// The place that the environment gives us: that of a worker we started ourselves, or of torchrun
+// (RANK, WORLD_SIZE), mpirun (OMPI_COMM_WORLD_*) or Slurm (SLURM_PROCID, SLURM_NTASKS). Nothing
+// when there is no job to join. Throws BadInput when --workers or the engine does not fit the job.
+std::optional<Place> find_place(const Settings& settings);
+
+// Starts `workers` copies of this process, each with the same command line and a place of its own,
+// and returns when all have ended well. When one ends otherwise, the rest are ended within seconds
+// and an exception names the rank and the cause: BadInput when the worker found bad input. On
+// Ctrl-C or SIGTERM the workers are ended and the process exits.
+void launch(int workers);
+
+// Tells whoever started us why we end, and ends without waiting for anything: threads may be stuck
+// in collectives whose partners are gone.
+[[noreturn]] void leave(const Place& place, const std::string& text, int code);
+
+}  // namespace thinwire::train

@@ -1,0 +1,67 @@
+// learner.h: the torch half of a worker: model, data, forward, backward, evaluation. The rest of the
+// trainer sees flat buffers and numbers only, and includes no torch.
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "apps/train/settings.h"
+#include "thinwire/comm/group.h"
+#include "thinwire/core/state.h"
+#include "thinwire/core/view.h"
+
+namespace thinwire::train {
+
+// On the test set.
+struct Score {
+  double loss = 0;      // mean per image or token
+  double accuracy = 0;  // share of right answers
+};
+
+class Learner {
+ public:
+  using Time = std::chrono::steady_clock::time_point;
+  using Ready = std::function<void(std::uint16_t bucket)>;
+  using Phase = std::function<void(const char* name, Time begin, Time end)>;
+
+  // Opens the data, makes the model from the seed, and lays its parameters out in buckets, in the
+  // order of rank 0's backward. A collective. Throws BadInput for models and data that cannot be
+  // used. `threads`: of torch; 0 leaves it alone.
+  Learner(const Settings& settings, Group& group, int threads);
+  ~Learner();
+  Learner(const Learner&) = delete;
+  Learner& operator=(const Learner&) = delete;
+
+  bool language() const;
+  std::uint64_t steps_per_epoch() const;
+  const std::vector<Bucket>& buckets() const;
+  std::span<float> weights(std::size_t bucket);
+  std::span<float> gradient(std::size_t bucket);
+
+  // Forward and backward of one step: the gradients are the means over this worker's batch (or
+  // batches, with --accumulate), the return value is their loss. `ready` is called for each bucket
+  // as soon as it is complete, once, while backward goes on with the next.
+  double compute(std::uint64_t step, const Ready& ready, const Phase& phase);
+
+  // A collective: each rank takes its share of the test set. BatchNorm uses the mean of the
+  // workers' running statistics; the workers' own go on unchanged.
+  Score evaluate();
+
+  // This worker's BatchNorm statistics.
+  void visit_buffers(StateVisitor& visitor);
+
+ private:
+  class Torch;
+  std::unique_ptr<Torch> torch_;
+};
+
+// The models and the kinds of data, a line each.
+std::string zoo_help();
+
+}  // namespace thinwire::train

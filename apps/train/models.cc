@@ -1,0 +1,137 @@
+// models.cc: the table of models, which problem fits which, and weights that follow from the seed.
+// SPDX-License-Identifier: Apache-2.0
+#include "apps/train/models.h"
+
+#include <ATen/CPUGeneratorImpl.h>
+
+#include <algorithm>
+#include <mutex>
+#include <sstream>
+
+#include "apps/train/models_zoo.h"
+#include "thinwire/core/error.h"
+
+namespace thinwire::train {
+namespace {
+
+struct Entry {
+  ModelInfo info;
+  std::int64_t smallest;  // image, in pixels each way
+  std::shared_ptr<Model> (*make)(const Problem&);
+};
+
+const std::vector<Entry>& table() {
+  static const std::vector<Entry> entries = {
+      {{"mlp", "two hidden layers of 300, for any image", false}, 1, make_mlp},
+      {{"cnn", "two convolutions and two linear layers, 0.4M parameters at 32x32", false},
+       4,
+       make_cnn},
+      {{"resnet20", "He et al. for CIFAR, 0.27M parameters, shortcuts without weights", false},
+       8,
+       make_resnet20},
+      {{"resnet110", "the same with 110 layers, 1.7M parameters", false}, 8, make_resnet110},
+      {{"resnet50", "He et al. for ImageNet, 25.6M parameters at 1000 classes", false},
+       32,
+       make_resnet50},
+      {{"alexnet", "Krizhevsky, one tower, 61.1M parameters at 1000 classes", false},
+       63,
+       make_alexnet},
+      {{"vgg16", "Simonyan and Zisserman, 138.4M parameters at 1000 classes", false},
+       32,
+       make_vgg16},
+      {{"lstm", "two layers of 200", true}, 0, make_lstm},
+      {{"lstm1500", "two layers of 1500, dropout 0.65, 66M parameters at 10,000 words", true},
+       0,
+       make_lstm1500},
+      {{"transformer", "decoder of 4 layers, 128 wide, 4 heads, up to 1024 tokens", true},
+       0,
+       make_transformer},
+  };
+  return entries;
+}
+
+bool fits(const Entry& entry, const Problem& problem) {
+  return entry.info.language == problem.language &&
+         (problem.language || std::min(problem.height, problem.width) >= entry.smallest);
+}
+
+template <typename Predicate>
+std::string names(Predicate wanted) {
+  std::ostringstream text;
+  for (const Entry& entry : table()) {
+    if (wanted(entry)) text << (text.tellp() > 0 ? ", " : "") << entry.info.name;
+  }
+  return text.str();
+}
+
+const Entry& find(const std::string& name) {
+  for (const Entry& entry : table()) {
+    if (entry.info.name == name) return entry;
+  }
+  fail("unknown model '", name, "'; known are ", names([](const Entry&) { return true; }));
+}
+
+void check_fits(const Entry& entry, const Problem& problem) {
+  if (fits(entry, problem)) return;
+  const std::string fitting = names([&](const Entry& other) { return fits(other, problem); });
+  if (entry.info.language != problem.language) {
+    fail("model '", entry.info.name, "' reads ", entry.info.language ? "text" : "images",
+         ", the data is ", problem.language ? "text" : "images", "; for this data take one of ",
+         fitting);
+  }
+  fail("model '", entry.info.name, "' needs images of at least ", entry.smallest, "x",
+       entry.smallest, ", the data has ", problem.height, "x", problem.width,
+       "; for this data take one of ", fitting);
+}
+
+void check_problem(const Problem& problem) {
+  if (problem.classes < 1) fail("expected at least one class, got ", problem.classes);
+  if (problem.language) return;
+  if (problem.channels < 1 || problem.height < 1 || problem.width < 1) {
+    fail("expected an image of at least 1x1x1, got ", problem.channels, "x", problem.height, "x",
+         problem.width);
+  }
+}
+
+// torch's layers draw from the default generator and take no other: seed it, and put it back as it
+// was, so that making a model disturbs no one.
+class SeededGenerator {
+ public:
+  explicit SeededGenerator(std::uint64_t seed) : generator_(at::detail::getDefaultCPUGenerator()) {
+    const std::lock_guard lock(generator_.mutex());
+    state_ = generator_.get_state();
+    generator_.set_current_seed(seed);
+  }
+  ~SeededGenerator() {
+    const std::lock_guard lock(generator_.mutex());
+    generator_.set_state(state_);
+  }
+  SeededGenerator(const SeededGenerator&) = delete;
+  SeededGenerator& operator=(const SeededGenerator&) = delete;
+
+ private:
+  at::Generator generator_;
+  torch::Tensor state_;
+};
+
+}  // namespace
+
+const std::vector<ModelInfo>& models() {
+  static const std::vector<ModelInfo> infos = [] {
+    std::vector<ModelInfo> all;
+    for (const Entry& entry : table()) all.push_back(entry.info);
+    return all;
+  }();
+  return infos;
+}
+
+std::shared_ptr<Model> make_model(const std::string& name, const Problem& problem,
+                                  std::uint64_t seed) {
+  const Entry& entry = find(name);
+  check_problem(problem);
+  check_fits(entry, problem);
+  const SeededGenerator seeded(seed);
+  return entry.make(problem);
+}
+
+}  // namespace thinwire::train

@@ -1,0 +1,26 @@
+// models_zoo.h: one maker per model, for the table in models.cc. Each draws its weights from torch's
+// default generator of the CPU.
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <memory>
+
+#include "apps/train/models.h"
+
+namespace thinwire::train {
+
+// models_image.cc
+std::shared_ptr<Model> make_mlp(const Problem& problem);
+std::shared_ptr<Model> make_cnn(const Problem& problem);
+std::shared_ptr<Model> make_resnet20(const Problem& problem);
+std::shared_ptr<Model> make_resnet110(const Problem& problem);
+std::shared_ptr<Model> make_resnet50(const Problem& problem);
+std::shared_ptr<Model> make_alexnet(const Problem& problem);
+std::shared_ptr<Model> make_vgg16(const Problem& problem);
+
+// models_text.cc
+std::shared_ptr<Model> make_lstm(const Problem& problem);
+std::shared_ptr<Model> make_lstm1500(const Problem& problem);
+std::shared_ptr<Model> make_transformer(const Problem& problem);
+
+}  // namespace thinwire::train

@@ -1,0 +1,68 @@
+// optimizer.cc: plain loops that a compiler turns into vectors.
+// SPDX-License-Identifier: Apache-2.0
+#include "apps/train/optimizer.h"
+
+#include "thinwire/compress/registry.h"
+
+namespace thinwire::train {
+namespace {
+
+constexpr double usual_momentum = 0.9;
+
+template <bool nesterov>
+void momentum_step(const SgdRule& rule, const float* __restrict average, float* __restrict w,
+                   float* __restrict v, std::size_t count) {
+  for (std::size_t i = 0; i < count; ++i) {
+    const float d = average[i] + rule.decay * w[i];
+    v[i] = rule.momentum * v[i] + d;
+    w[i] -= rule.rate * (nesterov ? d + rule.momentum * v[i] : v[i]);
+  }
+}
+
+void plain_step(const SgdRule& rule, const float* __restrict average, float* __restrict w,
+                std::size_t count) {
+  for (std::size_t i = 0; i < count; ++i) w[i] -= rule.rate * (average[i] + rule.decay * w[i]);
+}
+
+}  // namespace
+
+Optimizer::Optimizer(const Settings& settings, const std::vector<Bucket>& buckets) {
+  const Scheme& scheme = find_scheme(settings.config.scheme);
+  inside_ = scheme.momentum;
+  rule_.decay = static_cast<float>(settings.decay);
+  rule_.momentum = static_cast<float>(settings.momentum.value_or(usual_momentum));
+  rule_.nesterov = settings.nesterov;
+  if (inside_) {
+    const Options options(settings.config, scheme.options);
+    rule_.momentum = static_cast<float>(options.number_from("momentum", 0, 1));
+    rule_.nesterov = options.flag("nesterov");
+  }
+  const bool keeps = inside_ ? rule_.decay != 0 : rule_.momentum != 0;
+  for (const Bucket& bucket : buckets) memory_.emplace_back(keeps ? bucket.elements() : 0);
+}
+
+void Optimizer::step(const Bucket& bucket, float rate, std::span<const float> average,
+                     std::span<float> weights) {
+  std::vector<float>& memory = memory_[bucket.id];
+  float* const kept = memory.empty() ? nullptr : memory.data();
+  rule_.rate = rate;
+  if (inside_) {
+    sgd_step(rule_, average.data(), weights.data(), kept, weights.size());
+  } else if (kept == nullptr) {
+    plain_step(rule_, average.data(), weights.data(), weights.size());
+  } else if (rule_.nesterov) {
+    momentum_step<true>(rule_, average.data(), weights.data(), kept, weights.size());
+  } else {
+    momentum_step<false>(rule_, average.data(), weights.data(), kept, weights.size());
+  }
+}
+
+void Optimizer::visit_state(StateVisitor& visitor, const std::vector<Bucket>& buckets) {
+  for (const Bucket& bucket : buckets) {
+    if (memory_[bucket.id].empty()) continue;
+    visit_by_parameter(visitor, bucket, inside_ ? "decay" : "velocity", memory_[bucket.id],
+                       Share::replicated);
+  }
+}
+
+}  // namespace thinwire::train

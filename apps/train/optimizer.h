@@ -1,0 +1,36 @@
+// optimizer.h: SGD on flat buffers, bucket by bucket.
+//
+// For most schemes it is torch.optim.SGD on the averaged gradient g:
+//
+//     d = g + decay*w    v = momentum*v + d    w -= rate * (nesterov ? d + momentum*v : v)
+//
+// A scheme that accumulates momentum itself (dgc) leaves the step and the weight decay, which has a
+// momentum of its own: thinwire/kernels/sgd.h.
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <span>
+#include <vector>
+
+#include "apps/train/settings.h"
+#include "thinwire/core/state.h"
+#include "thinwire/core/view.h"
+#include "thinwire/kernels/sgd.h"
+
+namespace thinwire::train {
+
+class Optimizer {
+ public:
+  Optimizer(const Settings& settings, const std::vector<Bucket>& buckets);
+
+  void step(const Bucket& bucket, float rate, std::span<const float> average,
+            std::span<float> weights);
+  void visit_state(StateVisitor& visitor, const std::vector<Bucket>& buckets);
+
+ private:
+  SgdRule rule_;
+  bool inside_ = false;                     // momentum is the scheme's
+  std::vector<std::vector<float>> memory_;  // by bucket; empty where nothing is to be kept
+};
+
+}  // namespace thinwire::train

@@ -1,0 +1,155 @@
+// report.cc: numbers of a training to lines and JSON.
+// SPDX-License-Identifier: Apache-2.0
+#include "apps/train/report.h"
+
+#include <chrono>
+#include <cstdio>
+#include <fstream>
+#include <iostream>
+
+#include "apps/verb.h"
+#include "thinwire/core/error.h"
+
+namespace thinwire::train {
+namespace {
+
+using apps::bytes_text;
+using apps::Row;
+using apps::seconds_text;
+
+template <typename... Values>
+std::string printed(const char* format, Values... values) {
+  char text[256];
+  std::snprintf(text, sizeof text, format, values...);
+  return text;
+}
+
+double per(double sum, double count) { return count > 0 ? sum / count : 0; }
+
+double now() {
+  return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
+}
+
+std::string cell(const Row& row, const char* key, const char* format) {
+  const auto found = row.find(key);
+  if (found == row.end()) return "";
+  return found->is_number() ? printed(format, found->get<double>()) : "nan";
+}
+
+std::string time_cell(const Row& row, const char* key) {
+  return seconds_text(row.at(key).get<double>());
+}
+
+std::string ratio_text(double ratio) { return printed(ratio < 100 ? "%.1fx" : "%.0fx", ratio); }
+
+void print_cells(const std::vector<std::string>& cells) {
+  std::string line;
+  for (const std::string& text : cells) line += printed("%11s", text.c_str());
+  std::cout << line << std::endl;
+}
+
+}  // namespace
+
+std::vector<double> Tally::values() const {
+  return {steps,   skipped, loss, payload_bytes, dense_bytes, sent_bytes, seconds,
+          compute, encode,  wait, decode,        exposed,     optimizer};
+}
+
+Tally Tally::from(const std::vector<double>& v, double scale) {
+  return {v[0] * scale,  v[1] * scale,  v[2] * scale, v[3] * scale, v[4] * scale,
+          v[5] * scale,  v[6] * scale,  v[7] * scale, v[8] * scale, v[9] * scale,
+          v[10] * scale, v[11] * scale, v[12] * scale};
+}
+
+Tally Tally::minus(const Tally& earlier) const {
+  std::vector<double> mine = values();
+  const std::vector<double> theirs = earlier.values();
+  for (std::size_t i = 0; i < mine.size(); ++i) mine[i] -= theirs[i];
+  return from(mine, 1);
+}
+
+Row row_of(const Tally& tally) {
+  return {{"loss", per(tally.loss, tally.steps)},
+          {"bytes_per_step", per(tally.payload_bytes, tally.steps)},
+          {"sent_bytes_per_step", per(tally.sent_bytes, tally.steps)},
+          {"ratio", per(tally.dense_bytes, tally.payload_bytes)},
+          {"seconds_per_step", per(tally.seconds, tally.steps)},
+          {"compute_seconds", per(tally.compute, tally.steps)},
+          {"encode_seconds", per(tally.encode, tally.steps)},
+          {"wait_seconds", per(tally.wait, tally.steps)},
+          {"decode_seconds", per(tally.decode, tally.steps)},
+          {"exposed_seconds", per(tally.exposed, tally.steps)},
+          {"optimizer_seconds", per(tally.optimizer, tally.steps)},
+          {"skipped", static_cast<std::uint64_t>(tally.skipped + 0.5)}};
+}
+
+Reporter::Reporter(const Settings& settings, bool speaks, bool language)
+    : settings_(settings), speaks_(speaks), language_(language) {}
+
+void Reporter::head(const std::string& engine, int world, std::size_t parameters,
+                    std::size_t buckets, std::uint64_t steps) {
+  if (!speaks_) return;
+  std::cout << settings_.model << " on " << settings_.data << ": " << parameters
+            << " parameters in " << buckets << (buckets == 1 ? " bucket, " : " buckets, ") << world
+            << (world == 1 ? " worker, " : " workers, ") << engine << "\n"
+            << "scheme " << settings_.config.str() << ", " << steps << " steps of "
+            << static_cast<std::uint64_t>(settings_.batch) * settings_.accumulate
+            << " examples per worker" << (settings_.bf16 ? ", bf16" : "") << "\n\n"
+            << std::flush;
+}
+
+void Reporter::bar(std::uint64_t step, std::uint64_t steps, double loss, const Tally& so_far) {
+  if (!speaks_ || (now() - drawn_ < 0.1 && step != steps)) return;
+  drawn_ = now();
+  constexpr std::size_t width = 24;
+  const auto filled = static_cast<std::size_t>(width * step / steps);
+  apps::progress("[" + std::string(filled, '#') + std::string(width - filled, '.') + "] " +
+                 std::to_string(step) + "/" + std::to_string(steps) + "  loss " +
+                 printed("%.4f", loss) + "  " +
+                 bytes_text(per(so_far.payload_bytes, so_far.steps)) + "  " +
+                 ratio_text(per(so_far.dense_bytes, so_far.payload_bytes)) + "  " +
+                 seconds_text(per(so_far.seconds, so_far.steps)) + "/step");
+}
+
+void Reporter::row(Row row) {
+  if (!speaks_) return;
+  apps::progress("");
+  if (!headed_) {
+    print_cells({"step", "epoch", "loss", language_ ? "perplexity" : "accuracy", "bytes/step",
+                 "ratio", "step", "compute", "encode", "wait", "decode", "skipped"});
+  }
+  headed_ = true;
+  const std::string score =
+      language_ ? cell(row, "perplexity", "%.2f") : cell(row, "accuracy", "%.4f");
+  print_cells({std::to_string(row.at("step").get<std::uint64_t>()), cell(row, "epoch", "%.2f"),
+               cell(row, "loss", "%.4f"), score, bytes_text(row.at("bytes_per_step").get<double>()),
+               ratio_text(row.at("ratio").get<double>()), time_cell(row, "seconds_per_step"),
+               time_cell(row, "compute_seconds"), time_cell(row, "encode_seconds"),
+               time_cell(row, "wait_seconds"), time_cell(row, "decode_seconds"),
+               std::to_string(row.at("skipped").get<std::uint64_t>())});
+  rows_.push_back(std::move(row));
+}
+
+void Reporter::end(const Row& final, const Row& about) {
+  if (!speaks_) return;
+  apps::progress("");
+  const std::string score = language_ ? "perplexity " + cell(final, "perplexity", "%.2f")
+                                      : "accuracy " + cell(final, "accuracy", "%.4f");
+  std::cout << "\n"
+            << score << " on the test set after " << final.at("steps") << " steps, "
+            << bytes_text(final.at("bytes_per_step").get<double>()) << " per step and worker ("
+            << ratio_text(final.at("ratio").get<double>()) << "), "
+            << seconds_text(final.at("seconds_per_step").get<double>()) << " per step, "
+            << final.at("skipped") << " skipped, replicas identical, weights "
+            << final.at("checksum").get<std::string>() << std::endl;
+  if (settings_.json.empty()) return;
+  Row document = about;
+  document["final"] = final;
+  document["rows"] = rows_;
+  std::ofstream file(settings_.json);
+  file << document.dump(1) << '\n';
+  file.close();
+  if (!file) fail("cannot write '", settings_.json, "'");
+}
+
+}  // namespace thinwire::train

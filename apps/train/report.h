@@ -1,0 +1,55 @@
+// report.h: what a training says while it runs and at its end: a bar on a terminal, rows, JSON.
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "apps/table.h"
+#include "apps/train/settings.h"
+
+namespace thinwire::train {
+
+// Sums of one worker, or means over all of them. Seconds of encode, wait and decode are those of
+// the exchange's own thread: the part of them that ran beside backward is not in `seconds`.
+struct Tally {
+  double steps = 0;
+  double skipped = 0;
+  double loss = 0;
+  double payload_bytes = 0, dense_bytes = 0, sent_bytes = 0;
+  double seconds = 0;  // of whole steps
+  double compute = 0;  // forward and backward
+  double encode = 0, wait = 0, decode = 0;
+  double exposed = 0;  // waiting for averages after backward
+  double optimizer = 0;
+
+  std::vector<double> values() const;
+  static Tally from(const std::vector<double>& values, double scale);
+  Tally minus(const Tally& earlier) const;
+};
+
+// The columns that every row and the end have in common, per step.
+apps::Row row_of(const Tally& tally);
+
+class Reporter {
+ public:
+  // Only rank 0 speaks.
+  Reporter(const Settings& settings, bool speaks, bool language);
+
+  void head(const std::string& engine, int world, std::size_t parameters, std::size_t buckets,
+            std::uint64_t steps);
+  // After every step; draws at most ten times a second, and only on a terminal.
+  void bar(std::uint64_t step, std::uint64_t steps, double loss, const Tally& so_far);
+  void row(apps::Row row);
+  // Prints the end and writes --json.
+  void end(const apps::Row& final, const apps::Row& about);
+
+ private:
+  const Settings& settings_;
+  bool speaks_, language_, headed_ = false;
+  apps::Rows rows_;
+  double drawn_ = 0;
+};
+
+}  // namespace thinwire::train

@@ -1,0 +1,25 @@
+// schedule.h: the learning rate as a function of the step.
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+namespace thinwire::train {
+
+struct Schedule {
+  enum class Shape { constant, linear, cosine, step };
+  Shape shape = Shape::constant;
+  std::vector<double> epochs;  // of shape step: after each of them a tenth
+  double peak = 0.1;
+  std::uint64_t warmup = 0;  // steps of a straight rise before anything else
+
+  // "constant", "linear" (to zero), "cosine" (to zero), "step:80,120"; throws an Error.
+  static Schedule parse(const std::string& text);
+
+  // The rate of step `step`, counted from 0, of `steps`.
+  double at(std::uint64_t step, std::uint64_t steps, std::uint64_t steps_per_epoch) const;
+};
+
+}  // namespace thinwire::train

@@ -1,0 +1,76 @@
+// settings.h: the flags of `thinwire train`, read and checked. No torch here.
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <CLI/CLI.hpp>
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "apps/train/schedule.h"
+#include "thinwire/comm/link.h"
+#include "thinwire/core/options.h"
+
+namespace thinwire::train {
+
+enum class Engine { gloo, mpi };
+
+struct Settings {
+  std::string model = "mlp";
+  std::string data = "digits";
+  int workers = 0;  // 0: those of the job, else 1
+  std::string scheme = "dense";
+
+  std::uint64_t steps = 0;  // 0: by epochs
+  double epochs = 5;
+  std::uint64_t stop = 0;  // 0: at the end
+  std::int64_t batch = 32;
+  std::int64_t sequence = 32;
+  std::uint64_t accumulate = 1;
+  std::string precision = "f32";
+  std::uint64_t seed = 1;
+
+  double rate = 0.1;
+  std::optional<double> momentum;  // 0.9, or what the scheme says
+  bool nesterov = false;
+  double decay = 0;
+  double clip = 0;
+  std::string schedule = "constant";
+  std::uint64_t rate_warmup = 0;
+
+  double bucket_mb = 4;
+  std::string link;
+  std::string engine = "gloo";
+  double timeout = 60;
+  int threads = 0;  // 0: torch decides, or 1 beside other workers on this machine
+
+  std::string save, resume;
+  std::uint64_t save_every = 0;
+  std::uint64_t check_every = 100;
+  std::uint64_t eval_every = 0;
+  std::uint64_t report_every = 0;  // 0: about 20 rows
+  std::string json, trace;
+  std::string nan_at;  // "STEP,RANK", for tests
+
+  // Valid after check().
+  Config config;  // the scheme, with momentum and clipping filled in
+  Schedule rates;
+  std::optional<Link> emulated;
+  Engine kind = Engine::gloo;
+  bool bf16 = false;
+  bool clip_average = false;  // the scheme does not clip: the trainer clips the average
+  std::optional<std::pair<std::uint64_t, int>> fault;
+
+  // What a checkpoint and the run that resumes it must have in common, as flag and value.
+  std::vector<std::pair<std::string, std::string>> identity(int world) const;
+};
+
+// Adds the flags to the verb.
+void describe(CLI::App& verb, Settings& settings);
+
+// What no single flag can know; fills in the rest. Throws BadInput.
+void check(Settings& settings);
+
+}  // namespace thinwire::train

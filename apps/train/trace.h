@@ -1,0 +1,39 @@
+// trace.h: what a worker's threads did when, as a file that Perfetto and chrome://tracing open.
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <mutex>
+#include <string>
+#include <vector>
+
+namespace thinwire::train {
+
+class Trace {
+ public:
+  using Time = std::chrono::steady_clock::time_point;
+
+  // Tracks: the thread that computes, the thread of the exchange, and one for the collectives of
+  // each bucket, since those overlap. Names must live as long as the trace. Any thread may call.
+  void compute(const char* name, std::uint64_t step, Time begin, Time end);
+  void stage(const char* name, std::uint64_t step, std::uint16_t bucket, Time begin, Time end);
+
+  // Chrome's trace event format, times in microseconds. Throws an Error when it cannot be written.
+  void write(const std::string& path, int rank) const;
+
+ private:
+  struct Event {
+    const char* name;
+    std::uint64_t step;
+    int bucket;  // -1: of no bucket
+    int track;
+    Time begin, end;
+  };
+  void add(const Event& event);
+
+  mutable std::mutex mutex_;
+  std::vector<Event> events_;
+};
+
+}  // namespace thinwire::train

@@ -1,0 +1,54 @@
+// trainer.h: one worker's training from the first step, or a checkpoint, to the last. No torch here.
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstdint>
+
+#include "apps/train/learner.h"
+#include "apps/train/optimizer.h"
+#include "apps/train/report.h"
+#include "apps/train/settings.h"
+#include "apps/train/trace.h"
+#include "thinwire/comm/group.h"
+#include "thinwire/exchange/exchange.h"
+
+namespace thinwire::train {
+
+class Trainer {
+ public:
+  // Collectives, all three. Throws BadInput for what the user can change.
+  Trainer(const Settings& settings, Group& group, int threads);
+  void run();
+
+ private:
+  void take_step();
+  void update(float rate);
+  void after_step();
+  void check_replicas();
+  void watch_exchange();
+  void write_row(bool evaluate);
+  void finish();
+
+  Tally tally() const;
+  Tally mean_tally();
+  void visit_state(StateVisitor& visitor);
+  void save();
+  void resume();
+
+  const Settings& settings_;
+  Group& group_;
+  Learner learner_;
+  Optimizer optimizer_;
+  Exchange exchange_;
+  Reporter reporter_;
+  Trace trace_;
+  std::uint64_t steps_, end_, step_ = 0, first_ = 0;
+  std::uint64_t saved_ = 0;  // step of the last checkpoint
+  Tally sums_;               // of this worker and run; the exchange's share is added by tally()
+  Tally row_start_;          // means at the last row
+  double last_loss_ = 0;
+  Score score_;
+  apps::Row last_row_;
+};
+
+}  // namespace thinwire::train
