@@ -16,6 +16,8 @@ void add_verbs(CLI::App& command) {
   add_bench_kernels(*bench);
   add_bench_wire(*bench);
   add_bench_exchange(*bench);
+  add_train(command);
+  add_compare(command);
   add_inspect(command);
   add_schemes(command);
 }
@@ -42,9 +44,11 @@ int run(int argc, char** argv) {
   command.require_subcommand(1);
   command.footer(
       "Examples:\n"
+      "  thinwire train --model mlp --data digits --workers 4 --scheme dgc:warmup=100\n"
       "  thinwire schemes\n"
       "  thinwire bench kernels --elements 1e7 --threads 1,2\n"
       "  thinwire bench exchange --schemes dense,dgc --link 100mbit,1ms\n"
+      "  thinwire compare --preset dgc-ablation --workers 4 --link 100mbit,1ms\n"
       "  thinwire inspect --example frame.tw && thinwire inspect frame.tw\n"
       "\n`thinwire VERB --help` says more about each.\n");
   add_verbs(command);

@@ -134,7 +134,8 @@ void write_json(const std::string& path, const Row& about, const Rows& rows) {
   Row document = about;
   document["rows"] = rows;
   std::ofstream file(path);
-  file << document.dump(1) << '\n';
+  // A path in a command line need not be UTF-8.
+  file << document.dump(1, ' ', false, Row::error_handler_t::replace) << '\n';
   file.close();
   if (!file) fail("cannot write '", path, "'");
 }

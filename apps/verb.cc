@@ -17,13 +17,6 @@
 namespace thinwire::apps {
 namespace {
 
-// Found out before minutes of measuring, not after.
-std::string check_json_path(const std::string& path) {
-  const std::filesystem::path folder = std::filesystem::path(path).parent_path();
-  if (folder.empty() || std::filesystem::is_directory(folder)) return {};
-  return "there is no folder '" + folder.string() + "' to write '" + path + "' into";
-}
-
 std::size_t parse_count(const std::string& flag, const std::string& text) {
   std::size_t used = 0;
   double value = 0;
@@ -51,12 +44,18 @@ std::string processor() {
 
 }  // namespace
 
+std::string check_output_path(const std::string& path) {
+  const std::filesystem::path folder = std::filesystem::path(path).parent_path();
+  if (folder.empty() || std::filesystem::is_directory(folder)) return {};
+  return "there is no folder '" + folder.string() + "' to write '" + path + "' into";
+}
+
 CLI::App* add_verb(CLI::App& parent, const std::string& name, const std::string& help,
                    const std::string& example, std::string& json) {
   CLI::App* verb = parent.add_subcommand(name, help);
   verb->add_option("--json", json, "Also write the rows to this file")
       ->type_name("FILE")
-      ->check(check_json_path);
+      ->check(check_output_path);
   verb->footer("Example:\n  " + example + "\n");
   return verb;
 }

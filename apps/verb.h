@@ -29,12 +29,18 @@ inline constexpr int exit_bad_input = 2;
 void add_bench_kernels(CLI::App& parent);
 void add_bench_wire(CLI::App& parent);
 void add_bench_exchange(CLI::App& parent);
+void add_compare(CLI::App& parent);
 void add_inspect(CLI::App& parent);
 void add_schemes(CLI::App& parent);
+void add_train(CLI::App& parent);
 
 // A verb with `--json F` and an example below its help.
 CLI::App* add_verb(CLI::App& parent, const std::string& name, const std::string& help,
                    const std::string& example, std::string& json);
+
+// Says what is wrong with a path to write to, or nothing; for Option::check(). Found out before
+// minutes of work, not after.
+std::string check_output_path(const std::string& path);
 
 // A number of things, each at least 1; takes 1000000 and 1e6 alike, and several of them.
 CLI::Option* add_counts(CLI::App& verb, const std::string& flag, std::vector<std::size_t>& counts,

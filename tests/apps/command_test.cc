@@ -1,85 +1,31 @@
 // command_test.cc: the thinwire command, as users run it: rows, keys, refusals and exit codes.
 // SPDX-License-Identifier: Apache-2.0
 #include <gtest/gtest.h>
-#include <sys/wait.h>
 
-#include <cstdlib>
 #include <cstring>
 #include <filesystem>
-#include <fstream>
-#include <iterator>
 #include <nlohmann/json.hpp>
 #include <set>
 #include <string>
 #include <vector>
 
+#include "tests/apps/command.h"
+
 namespace {
 
 using nlohmann::json;
+using thinwire::testing::contains;
+using thinwire::testing::Outcome;
+using thinwire::testing::read;
+using thinwire::testing::write;
 
-struct Outcome {
-  int code = -1;
-  std::string out, err;
-};
-
-std::string read(const std::string& path) {
-  std::ifstream file(path, std::ios::binary);
-  return {std::istreambuf_iterator<char>(file), {}};
-}
-
-void write(const std::string& path, const std::string& bytes) {
-  std::ofstream(path, std::ios::binary) << bytes;
-}
-
-bool contains(const std::string& text, const std::string& part) {
-  return text.find(part) != std::string::npos;
-}
-
-class Command : public testing::Test {
+class Command : public thinwire::testing::CommandTest {
  protected:
-  void SetUp() override {
-    std::string pattern = testing::TempDir() + "thinwire_command_XXXXXX";
-    ASSERT_NE(mkdtemp(pattern.data()), nullptr);
-    folder_ = pattern;
-  }
-  void TearDown() override { std::filesystem::remove_all(folder_); }
-
-  std::string path(const std::string& name) const { return folder_ + "/" + name; }
-
-  Outcome run(const std::string& arguments) const {
-    const std::string line = std::string("'") + THINWIRE_COMMAND + "' " + arguments + " >'" +
-                             path("out") + "' 2>'" + path("err") + "'";
-    const int status = std::system(line.c_str());
-    return {WIFEXITED(status) ? WEXITSTATUS(status) : -1, read(path("out")), read(path("err"))};
-  }
-
-  // Runs a verb with --json and gives its rows back.
-  json rows(const std::string& arguments) const {
-    const Outcome outcome = run(arguments + " --json '" + path("rows.json") + "'");
-    EXPECT_EQ(outcome.code, 0) << outcome.err;
-    const json document = json::parse(read(path("rows.json")), nullptr, false);
-    EXPECT_TRUE(document.contains("rows")) << outcome.err;
-    return document.is_object() ? document.value("rows", json::array()) : json::array();
-  }
-
-  // Exit code 2, one line on stderr that starts with the command's name and has all `parts`.
-  void expect_refused(const std::string& arguments, const std::vector<std::string>& parts) const {
-    const Outcome outcome = run(arguments);
-    EXPECT_EQ(outcome.code, 2) << arguments << "\n" << outcome.err;
-    EXPECT_EQ(outcome.err.rfind("thinwire: ", 0), 0u) << outcome.err;
-    for (const std::string& part : parts) {
-      EXPECT_TRUE(contains(outcome.err, part)) << "no '" << part << "' in: " << outcome.err;
-    }
-  }
-
   std::string example(const std::string& arguments = "") const {
     const Outcome outcome = run("inspect --example '" + path("frame.tw") + "' " + arguments);
     EXPECT_EQ(outcome.code, 0) << outcome.err;
     return path("frame.tw");
   }
-
- private:
-  std::string folder_;
 };
 
 void expect_keys(const json& rows, const std::vector<std::string>& keys) {
@@ -97,7 +43,8 @@ std::set<std::string> names(const json& rows) {
 
 TEST_F(Command, HelpsWithEveryVerb) {
   EXPECT_TRUE(contains(run("--help").out, "bench"));
-  for (const char* verb : {"bench kernels", "bench wire", "bench exchange", "inspect", "schemes"}) {
+  for (const char* verb :
+       {"bench kernels", "bench wire", "bench exchange", "compare", "inspect", "schemes"}) {
     const Outcome outcome = run(std::string(verb) + " --help");
     EXPECT_EQ(outcome.code, 0);
     EXPECT_TRUE(contains(outcome.out, "Example")) << outcome.out;

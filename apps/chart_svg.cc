@@ -1,0 +1,326 @@
+// chart_svg.cc: scales, ticks and paths.
+// SPDX-License-Identifier: Apache-2.0
+#include "apps/chart_svg.h"
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <cstdio>
+#include <limits>
+
+#include "apps/table.h"
+
+namespace thinwire::apps {
+namespace {
+
+// The drawing in its own units; a page shows it at about this size, so text keeps its size, too.
+constexpr double width = 420, height = 300;
+constexpr double left = 52, right = 408, top = 12, bottom = 250;
+
+constexpr double log_from = 20;            // a span of this and more asks for a logarithmic y axis
+constexpr std::size_t smooth_from = 40;    // points; fewer are their own best picture
+constexpr std::size_t most_tooltips = 80;  // per line
+
+std::string printed(const char* format, double value) {
+  std::array<char, 64> text{};
+  std::snprintf(text.data(), text.size(), format, value);
+  return text.data();
+}
+
+std::string at(double value) { return printed("%.1f", value); }
+
+std::string attribute(const std::string& name, const std::string& value) {
+  return " " + name + "=\"" + value + "\"";
+}
+
+struct Scale {
+  double low = 0, high = 1;  // values
+  double from = 0, to = 1;   // where they lie in the drawing
+  bool log = false;
+
+  double operator()(double value) const {
+    const auto map = [this](double v) { return log ? std::log(v) : v; };
+    return from + (to - from) * (map(value) - map(low)) / (map(high) - map(low));
+  }
+};
+
+struct Range {
+  double low = std::numeric_limits<double>::infinity(), high = -low;
+
+  void take(double value) {
+    low = std::min(low, value);
+    high = std::max(high, value);
+  }
+  bool empty() const { return low > high; }
+};
+
+bool drawable(const Point& point, bool x_log) {
+  return std::isfinite(point.x) && std::isfinite(point.y) && (!x_log || point.x > 0);
+}
+
+// A mean over the neighbours on both sides, so that the smooth line does not lag behind. At the
+// start, where losses fall steeply, the window shrinks with what is there; at the end it keeps its
+// left half, or the last value would be as noisy as a single point.
+std::vector<Point> smoothed(const std::vector<Point>& points) {
+  const std::size_t count = points.size();
+  const std::size_t reach = count < smooth_from ? 0 : std::max<std::size_t>(2, count / 40);
+  std::vector<Point> result = points;
+  for (std::size_t i = 0; i < count; ++i) {
+    const std::size_t first = i - std::min(reach, i),
+                      last = std::min(i + std::min(reach, i), count - 1);
+    double sum = 0;
+    for (std::size_t k = first; k <= last; ++k) sum += points[k].y;
+    result[i].y = sum / static_cast<double>(last - first + 1);
+  }
+  return result;
+}
+
+std::string path(const std::vector<Point>& points, const Scale& x, const Scale& y, bool x_log) {
+  std::string d;
+  bool drawing = false;
+  for (const Point& point : points) {
+    const bool shown = drawable(point, x_log) && (!y.log || point.y > 0);
+    if (shown) d += (drawing ? "L" : "M") + at(x(point.x)) + " " + at(y(point.y));
+    drawing = shown;
+  }
+  return d;
+}
+
+std::string unit_text(double value, Unit unit) {
+  if (unit == Unit::seconds) return value == 0 ? "0" : seconds_text(value);
+  if (unit == Unit::bytes) {
+    constexpr std::array<const char*, 5> names = {" B", " kB", " MB", " GB", " TB"};
+    std::size_t power = 0;
+    for (; value >= 999.5 && power + 1 < names.size(); ++power) value /= 1000;
+    return printed("%.4g", value) + names[power];
+  }
+  return printed("%.6g", value);
+}
+
+std::string line(const char* style, double x1, double y1, double x2, double y2) {
+  return "<line" + attribute("class", style) + attribute("x1", at(x1)) + attribute("y1", at(y1)) +
+         attribute("x2", at(x2)) + attribute("y2", at(y2)) + "/>\n";
+}
+
+std::string text(double x, double y, const char* anchor, const std::string& words,
+                 const std::string& more = "") {
+  return "<text" + attribute("x", at(x)) + attribute("y", at(y)) +
+         attribute("text-anchor", anchor) + more + ">" + escaped_markup(words) + "</text>\n";
+}
+
+// One chart while it is drawn.
+class Drawing {
+ public:
+  explicit Drawing(const Chart& chart) : chart_(chart) {
+    for (const Series& series : chart.series) smooth_.push_back(smoothed(series.points));
+    x_ = {.from = left, .to = right, .log = chart.x_log};
+    y_ = {.from = bottom, .to = top};
+    empty_ = !fit();
+  }
+
+  std::string str() const {
+    std::string svg = "<svg class=\"chart\" role=\"img\"" +
+                      attribute("viewBox", "0 0 " + at(width) + " " + at(height)) +
+                      attribute("aria-label", escaped_markup(chart_.title)) + ">\n";
+    if (empty_) return svg + text(width / 2, height / 2, "middle", "no values") + "</svg>\n";
+    svg += x_axis() + y_axis();
+    // Two passes: no faint line may lie over a strong one.
+    for (std::size_t i = 0; i < smooth_.size(); ++i) svg += raw(i);
+    for (std::size_t i = 0; i < smooth_.size(); ++i) svg += strong(i);
+    for (std::size_t i = 0; i < smooth_.size(); ++i) svg += tooltips(i);
+    return svg + "</svg>\n";
+  }
+
+ private:
+  bool fit() {
+    Range x, y;
+    for (const std::vector<Point>& points : smooth_) {
+      for (const Point& point : points) {
+        if (!drawable(point, chart_.x_log)) continue;
+        x.take(point.x);
+        y.take(point.y);
+      }
+    }
+    if (x.empty()) return false;
+    fit_x(x);
+    y_.log = y.low > 0 && y.high / y.low > log_from;
+    y_.log ? fit_log(y) : fit_linear(y);
+    return true;
+  }
+
+  void fit_x(const Range& x) {
+    x_.low = chart_.x_log ? x.low : std::min(0.0, x.low);
+    x_.high = x.high > x_.low ? x.high : x_.low + (chart_.x_log ? x_.low : 1);
+  }
+
+  void fit_log(const Range& y) {
+    y_.low = y.low / 1.15;
+    y_.high = y.high * 1.15;
+  }
+
+  // From zero where that wastes little.
+  void fit_linear(const Range& y) {
+    const double spare = y.high > y.low ? 0.06 * (y.high - y.low) : 0.5 * std::abs(y.high) + 0.1;
+    y_.low = y.low >= 0 && y.low < 0.4 * y.high ? 0 : y.low - spare;
+    y_.high = y.high + spare;
+  }
+
+  std::string x_axis() const {
+    const std::vector<double> ticks =
+        x_.log ? log_ticks(x_.low, x_.high, 6) : linear_ticks(x_.low, x_.high, 5);
+    std::string svg;
+    for (const double tick : ticks) {
+      svg += line("grid", x_(tick), top, x_(tick), bottom);
+      // A label at the very edge would leave the drawing.
+      const char* anchor = x_(tick) > right - 8 ? "end" : "middle";
+      svg += text(x_(tick), bottom + 17, anchor, unit_text(tick, chart_.x_unit));
+    }
+    const std::string title = chart_.x_title + (x_.log ? ", log scale" : "");
+    return svg + line("axis", left, bottom, right, bottom) +
+           text((left + right) / 2, bottom + 40, "middle", title, " class=\"title\"");
+  }
+
+  std::string y_axis() const {
+    const std::vector<double> ticks =
+        y_.log ? log_ticks(y_.low, y_.high, 8) : linear_ticks(y_.low, y_.high, 5);
+    std::string svg;
+    for (const double tick : ticks) {
+      svg += line("grid", left, y_(tick), right, y_(tick));
+      svg += text(left - 7, y_(tick) + 4, "end", unit_text(tick, Unit::plain));
+    }
+    const std::string title = chart_.y_title + (y_.log ? ", log scale" : "");
+    const double middle = (top + bottom) / 2;
+    return svg +
+           text(0, 0, "middle", title,
+                " class=\"title\" transform=\"translate(13 " + at(middle) + ") rotate(-90)\"");
+  }
+
+  // `kind` is the class; all parts of one series share its colour.
+  std::string stroke(const char* kind, std::size_t index) const {
+    const std::size_t colour = chart_.series[index].colour % series_colours;
+    return attribute("class", std::string(kind) + " s" + std::to_string(colour));
+  }
+
+  // Noise may leave the plot, whose size the smooth lines decide.
+  std::string raw(std::size_t index) const {
+    std::vector<Point> points = chart_.series[index].points;
+    if (points.size() < smooth_from) return "";
+    for (Point& point : points) {
+      if (std::isfinite(point.y)) point.y = std::clamp(point.y, y_.low, y_.high);
+    }
+    return "<path" + stroke("raw", index) + attribute("d", path(points, x_, y_, x_.log)) + "/>\n";
+  }
+
+  std::string strong(std::size_t index) const {
+    const std::vector<Point>& points = smooth_[index];
+    const auto end = std::find_if(points.rbegin(), points.rend(),
+                                  [&](const Point& point) { return drawable(point, x_.log); });
+    if (end == points.rend()) return "";
+    return "<path" + stroke("line", index) + attribute("d", path(points, x_, y_, x_.log)) + "/>\n" +
+           marker(chart_.series[index].colour, x_(end->x), y_(end->y));
+  }
+
+  std::string tooltips(std::size_t index) const {
+    const std::vector<Point>& points = smooth_[index];
+    const std::size_t stride = points.size() / most_tooltips + 1;
+    std::string svg;
+    for (std::size_t i = 0; i < points.size(); i += stride) {
+      if (!drawable(points[i], x_.log)) continue;
+      svg += "<circle class=\"hit\" r=\"6\"" + attribute("cx", at(x_(points[i].x))) +
+             attribute("cy", at(y_(points[i].y))) + "><title>" + tooltip(index, points[i]) +
+             "</title></circle>\n";
+    }
+    return svg;
+  }
+
+  std::string tooltip(std::size_t index, const Point& point) const {
+    const std::string x = chart_.x_unit == Unit::plain
+                              ? chart_.x_title + " " + unit_text(point.x, Unit::plain)
+                              : unit_text(point.x, chart_.x_unit);
+    return escaped_markup(chart_.series[index].label + "\n" + x + ", " + chart_.y_title + " " +
+                          printed("%.4g", point.y));
+  }
+
+  const Chart& chart_;
+  std::vector<std::vector<Point>> smooth_;
+  Scale x_, y_;
+  bool empty_ = false;
+};
+
+}  // namespace
+
+std::string escaped_markup(const std::string& text) {
+  std::string result;
+  for (const char c : text) {
+    switch (c) {
+      case '&':
+        result += "&amp;";
+        break;
+      case '<':
+        result += "&lt;";
+        break;
+      case '>':
+        result += "&gt;";
+        break;
+      case '"':
+        result += "&quot;";
+        break;
+      case '\'':
+        result += "&#39;";
+        break;
+      default:
+        result += static_cast<unsigned char>(c) < 0x20 && c != '\n' ? ' ' : c;
+    }
+  }
+  return result;
+}
+
+std::string line_chart(const Chart& chart) { return Drawing(chart).str(); }
+
+std::string marker(std::size_t index, double x, double y) {
+  // Around the origin, of about equal area.
+  constexpr std::array<const char*, 4> shapes = {
+      "M-4 0a4 4 0 1 0 8 0a4 4 0 1 0 -8 0z",
+      "M-3.6 -3.6h7.2v7.2h-7.2z",
+      "M0 -5L4.8 3.6H-4.8z",
+      "M0 -5.2L5.2 0L0 5.2L-5.2 0z",
+  };
+  return "<path" + attribute("class", "end s" + std::to_string(index % series_colours)) +
+         attribute("transform", "translate(" + at(x) + " " + at(y) + ")") +
+         attribute("d", shapes[index % shapes.size()]) + "/>\n";
+}
+
+std::vector<double> linear_ticks(double low, double high, int wanted) {
+  const double rough = (high - low) / wanted;
+  const double ten = std::pow(10, std::floor(std::log10(rough)));
+  double step = 10 * ten;
+  for (const double factor : {5.0, 2.0, 1.0}) {
+    if (factor * ten >= rough * 0.75) step = factor * ten;
+  }
+  std::vector<double> ticks;
+  // Products, not sums: 0.1 added ten times is not 1.
+  for (double i = std::ceil(low / step - 1e-9); i * step <= high + 1e-9 * step; ++i) {
+    ticks.push_back(i * step + 0.0);  // no "-0"
+  }
+  return ticks;
+}
+
+std::vector<double> log_ticks(double low, double high, std::size_t most) {
+  const auto first = static_cast<int>(std::floor(std::log10(low)));
+  const auto last = static_cast<int>(std::ceil(std::log10(high)));
+  const auto collect = [&](std::initializer_list<double> factors, int stride) {
+    std::vector<double> ticks;
+    for (int power = first; power <= last; power += stride) {
+      for (const double factor : factors) {
+        const double tick = factor * std::pow(10, power);
+        if (tick >= low * (1 - 1e-9) && tick <= high * (1 + 1e-9)) ticks.push_back(tick);
+      }
+    }
+    return ticks;
+  };
+  std::vector<double> ticks = collect({1, 2, 5}, 1);
+  for (int stride = 1; ticks.size() > most; ++stride) ticks = collect({1}, stride);
+  return ticks;
+}
+
+}  // namespace thinwire::apps

@@ -1,0 +1,28 @@
+// process.h: another program, started and waited for.
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <string>
+#include <vector>
+
+namespace thinwire::apps {
+
+struct Ending {
+  int code = 0;              // exit code, when no signal ended it
+  int signal = 0;            // that ended it, or 0
+  bool interrupted = false;  // Ctrl-C came while it ran
+
+  bool good() const { return code == 0 && signal == 0 && !interrupted; }
+  // "exit code 3", "signal 9 (Killed)"
+  std::string str() const;
+};
+
+// Runs command[0], a path, with the other words as its arguments. It shares our input and outputs.
+// Ctrl-C reaches both: the program ends in its own way, and only then does this return. Should we
+// be ended, the program gets SIGTERM. Throws an Error when it cannot be started.
+Ending run_program(const std::vector<std::string>& command);
+
+// The path of the program that runs now.
+std::string this_program();
+
+}  // namespace thinwire::apps

@@ -1,0 +1,216 @@
+// compare_test.cc: `thinwire compare`: the page from a kept comparison, runs of a stand-in for
+// train, refusals; and a small real comparison where there is a `train`.
+// SPDX-License-Identifier: Apache-2.0
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <filesystem>
+#include <nlohmann/json.hpp>
+#include <string>
+#include <vector>
+
+#include "tests/apps/command.h"
+
+namespace {
+
+using nlohmann::json;
+using thinwire::testing::contains;
+using thinwire::testing::Outcome;
+using thinwire::testing::read;
+using thinwire::testing::write;
+
+constexpr const char* fixture = THINWIRE_SOURCE_DIR "/tests/apps/comparison.json";
+
+// Says what is wrong with the page as XML: tags that do not match, bare & or <. Enough for a page
+// that has no comments and no CDATA.
+std::string fault(const std::string& page) {
+  std::vector<std::string> open;
+  for (std::size_t at = page.find('<'); at != std::string::npos; at = page.find('<', at + 1)) {
+    const std::size_t end = page.find('>', at);
+    if (end == std::string::npos) return "an open tag at the end";
+    const std::string inside = page.substr(at + 1, end - at - 1);
+    if (contains(inside, "<")) return "a bare < in: " + inside;
+    if (std::count(inside.begin(), inside.end(), '"') % 2 != 0) return "quotes in: " + inside;
+    if (inside.starts_with("!") || inside.ends_with("/")) continue;
+    const std::string name = inside.substr(0, inside.find_first_of(" \n"));
+    if (!name.starts_with("/")) {
+      open.push_back(name);
+    } else if (open.empty() || "/" + open.back() != name) {
+      return "<" + name + "> closes " + (open.empty() ? "nothing" : open.back());
+    } else {
+      open.pop_back();
+    }
+  }
+  for (std::size_t at = page.find('&'); at != std::string::npos; at = page.find('&', at + 1)) {
+    if (page.find(';', at) > at + 6) return "a bare & in: " + page.substr(at, 20);
+  }
+  return open.empty() ? "" : "<" + open.back() + "> stays open";
+}
+
+class Compare : public thinwire::testing::CommandTest {
+ protected:
+  std::string page_of(const json& comparison) const {
+    write(path("kept.json"), comparison.dump());
+    const Outcome outcome =
+        run("compare --from '" + path("kept.json") + "' --report '" + path("page.html") + "'");
+    EXPECT_EQ(outcome.code, 0) << outcome.err;
+    EXPECT_TRUE(contains(outcome.out, path("page.html"))) << outcome.out;
+    std::string page = read(path("page.html"));
+    EXPECT_EQ(fault(page), "");
+    for (const char* bad : {"\"nan", "\"inf", ">nan", ">inf", "nan<", "inf<", "nan ", "-nan",
+                            "Lnan", "Mnan", "http:", "https:", "src=", "<script"}) {
+      EXPECT_FALSE(contains(page, bad)) << bad;
+    }
+    return page;
+  }
+
+  // A program that takes the place of `thinwire train`: notes its arguments, runs `body`, and
+  // leaves a result where --json says.
+  std::string stand_in(const std::string& body = "") const {
+    const json result = {{"final",
+                          {{"steps", 2},
+                           {"loss", 0.5},
+                           {"accuracy", 0.75},
+                           {"bytes_per_step", 100},
+                           {"ratio", 4},
+                           {"seconds_per_step", 0.25},
+                           {"replicas_identical", true}}},
+                         {"rows", json::array()}};
+    write(path("result.json"), result.dump());
+    write(path("train"), "#!/bin/sh\necho \"$*\" >>'" + path("calls") + "'\n" + body +
+                             "\nwhile [ \"$1\" != --json ]; do shift; done\ncp '" +
+                             path("result.json") + "' \"$2\"\n");
+    std::filesystem::permissions(path("train"), std::filesystem::perms::owner_all);
+    return "--trainer '" + path("train") + "' --report '" + path("page.html") + "' ";
+  }
+};
+
+TEST_F(Compare, PageShowsEveryRun) {
+  const json kept = json::parse(read(fixture));
+  const std::string page = page_of(kept);
+  for (const json& run : kept["runs"]) {
+    EXPECT_TRUE(contains(page, run["label"])) << run["label"];
+    EXPECT_TRUE(contains(page, ">" + run["scheme"].get<std::string>() + "<")) << run["scheme"];
+  }
+  for (const char* part : {"Emulated link: 100mbit,1ms", "--preset dgc-ablation", "97.50 %",
+                           "a made-up machine", "encode 600 us", "log scale", "2026-11-15"}) {
+    EXPECT_TRUE(contains(page, part)) << part;
+  }
+  const std::string chart = "<svg class=\"chart\"";
+  std::size_t charts = 0;
+  for (std::size_t at = page.find(chart); at != std::string::npos; at = page.find(chart, at + 1))
+    ++charts;
+  EXPECT_EQ(charts, 3u);
+}
+
+TEST_F(Compare, PageEscapesWhatItIsTold) {
+  json kept = json::parse(read(fixture));
+  const std::string hostile = "</title><script>alert('1')</script>\"&<b x=\"\x01";
+  for (const char* key : {"command", "machine", "link", "date"}) kept[key] = hostile;
+  for (const char* key : {"label", "scheme"}) kept["runs"][4][key] = hostile;
+  kept["runs"][0]["settings"]["<i>"] = hostile;
+  const std::string page = page_of(kept);
+  EXPECT_TRUE(contains(page, "&lt;script&gt;alert(&#39;1&#39;)"));
+}
+
+// A diverged loss is null in JSON; a run may have one row, or none.
+TEST_F(Compare, PageStandsMissingValues) {
+  json kept = json::parse(read(fixture));
+  for (json& row : kept["runs"][1]["rows"]) row["loss"] = nullptr;
+  kept["runs"][1]["final"]["loss"] = nullptr;
+  kept["runs"][2]["rows"][3]["loss"] = "wide";
+  kept["runs"][2]["rows"].erase(kept["runs"][2]["rows"].begin() + 1, kept["runs"][2]["rows"].end());
+  kept["runs"][3]["rows"] = 7;
+  kept["runs"][3]["final"]["seconds_per_step"] = 0;
+  kept["runs"][4].erase("final");
+  page_of(kept);
+  for (json& run : kept["runs"]) run["rows"] = json::array();
+  EXPECT_TRUE(contains(page_of(kept), "no values"));
+  kept["runs"] = {1, "two", nullptr};
+  page_of(kept);
+  page_of({{"runs", json::array()}});
+}
+
+TEST_F(Compare, RunsEverySchemeAndPassesFlagsOn) {
+  const json result = rows("compare --schemes dense,dgc:density=0.01,values=sign " + stand_in() +
+                           "--model mlp --lr=0.5 --nesterov");
+  ASSERT_EQ(result.size(), 2u);
+  EXPECT_EQ(result[0]["scheme"], "dense");
+  EXPECT_EQ(result[1]["scheme"], "dgc:density=0.01,values=sign");
+  EXPECT_EQ(result[1]["speed"], 1);
+  const std::string calls = read(path("calls"));
+  EXPECT_EQ(calls.rfind("--model mlp --lr=0.5 --nesterov --scheme dense --json ", 0), 0u) << calls;
+  EXPECT_TRUE(contains(calls, "--scheme dgc:density=0.01,values=sign --json")) << calls;
+  EXPECT_EQ(fault(read(path("page.html"))), "");
+  const json kept = json::parse(read(path("rows.json")));
+  EXPECT_EQ(kept["runs"][1]["final"]["accuracy"], 0.75);
+  EXPECT_TRUE(contains(kept["command"], "--lr=0.5 --nesterov")) << kept["command"];
+}
+
+TEST_F(Compare, AblationOfDgc) {
+  const json result = rows("compare --preset dgc-ablation:density=0.01 --steps 50 " + stand_in());
+  std::vector<std::string> schemes;
+  for (const json& row : result) schemes.push_back(row["scheme"]);
+  EXPECT_EQ(schemes, (std::vector<std::string>{"dense", "topk:density=0.01,feedback=off",
+                                               "topk:density=0.01", "dgc:density=0.01",
+                                               "dgc:density=0.01,warmup=10"}));
+  EXPECT_EQ(result[4]["run"], "+ warm-up");
+  EXPECT_EQ(rows("compare --preset dgc-ablation:clip=1,warmup=7 " + stand_in()).size(), 6u);
+}
+
+TEST_F(Compare, AFailingRunIsNamed) {
+  const std::string failing =
+      stand_in("case \"$*\" in *topk*) echo 'no such file' >&2; exit 1;; esac");
+  const Outcome outcome = run("compare --schemes dense,topk,dgc " + failing);
+  EXPECT_EQ(outcome.code, 1);
+  EXPECT_TRUE(contains(outcome.err, "no such file\nthinwire: ")) << outcome.err;
+  EXPECT_TRUE(contains(outcome.err, "scheme topk ended with exit code 1")) << outcome.err;
+  EXPECT_FALSE(contains(read(path("calls")), "dgc"));
+
+  const Outcome killed = run("compare --schemes dense " + stand_in("kill -9 $$"));
+  EXPECT_EQ(killed.code, 1);
+  EXPECT_TRUE(contains(killed.err, "scheme dense ended with signal 9")) << killed.err;
+  EXPECT_EQ(run("compare --schemes dense " + stand_in("exit 2")).code, 2);
+  EXPECT_TRUE(contains(run("compare --schemes dense " + stand_in("exit 0")).err, "no result"));
+  EXPECT_EQ(run("compare --schemes dense --trainer /no/such/program").code, 1);
+}
+
+TEST_F(Compare, RefusesBadUsage) {
+  const std::string trainer = stand_in();
+  expect_refused("compare " + trainer, {"--schemes", "--preset"});
+  expect_refused("compare --schemes dense,wings " + trainer, {"wings", "dgc"});
+  expect_refused("compare --schemes dgc:density=2 " + trainer, {"density", "2"});
+  expect_refused("compare --preset wings " + trainer, {"--preset", "wings", "dgc-ablation"});
+  expect_refused("compare --preset dgc-ablation:wings=2 " + trainer, {"wings"});
+  expect_refused("compare --preset dgc-ablation --schemes dense " + trainer, {"--schemes"});
+  expect_refused("compare --schemes dense --scheme dgc " + trainer, {"--scheme ", "--schemes"});
+  expect_refused("compare --schemes dense --save=x " + trainer, {"--save", "single run"});
+  expect_refused("compare --schemes dense --report /no/such/folder/f.html", {"/no/such/folder"});
+  expect_refused("compare --from /no/such/file", {"--from", "/no/such/file"});
+  write(path("half.json"), "{\"runs\": [");
+  expect_refused("compare --from '" + path("half.json") + "'", {"--from", "half.json"});
+  expect_refused("compare --lr 1 --report '" + path("f") + "' --from " + fixture, {"--lr"});
+  EXPECT_FALSE(std::filesystem::exists(path("calls")));
+}
+
+TEST_F(Compare, RealTraining) {
+  const std::string flags = "compare --schemes dense,dgc:density=0.01 --report '" +
+                            path("page.html") + "' --data digits --workers 2 --steps 4 ";
+  if (!contains(run("train --help").out, "--nesterov")) {
+    expect_refused(flags, {"without libtorch", "scheme dense"});
+    return;
+  }
+  const json result = rows(flags);
+  ASSERT_EQ(result.size(), 2u);
+  EXPECT_EQ(result[0]["steps"], 4);
+  EXPECT_GT(result[1]["ratio"], 10);
+  EXPECT_EQ(result[1]["replicas"], "identical");
+  EXPECT_EQ(fault(read(path("page.html"))), "");
+  const Outcome refused =
+      run("compare --schemes dgc --wings 2 --report '" + path("page.html") + "'");
+  EXPECT_EQ(refused.code, 2);
+  EXPECT_TRUE(contains(refused.err, "--wings")) << refused.err;
+  EXPECT_TRUE(contains(refused.err, "scheme dgc")) << refused.err;
+}
+
+}  // namespace

@@ -1,0 +1,286 @@
+#!/usr/bin/env python3
+"""train.py: runs `thinwire train` as its users do, and checks what it says and leaves behind.
+    train.py CASE PROGRAM       CASE: a function below whose name starts with case_, without that prefix
+"""
+import glob, json, os, signal, subprocess, sys, tempfile, time
+
+PROGRAM = sys.argv[2]
+SCRATCH = tempfile.TemporaryDirectory()
+SCHEMES = ["dense", "topk:density=0.01", "dgc:density=0.01,warmup=8"]
+CLEAN = {k: v for k, v in os.environ.items() if not k.startswith(("RANK", "WORLD_SIZE", "OMPI_", "PMI_", "SLURM_"))}
+
+
+def path(name):
+    return os.path.join(SCRATCH.name, name)
+
+
+def fail(text):
+    sys.exit(f"train.py: {text}")
+
+
+def command(flags):
+    batch = [] if "--batch" in flags else ["--batch", "8"]
+    return [PROGRAM, "train"] + batch + flags.split()
+
+
+def train(flags, env=None):
+    """Runs to the end; the JSON document."""
+    out = path("out.json")
+    done = subprocess.run(command(flags) + ["--json", out], env=env or CLEAN, capture_output=True, text=True)
+    if done.returncode != 0:
+        fail(f"{flags}: code {done.returncode}: {done.stderr}")
+    with open(out) as file:
+        return json.load(file)
+
+
+def refused(flags, *parts, code=2):
+    done = subprocess.run(command(flags), env=CLEAN, capture_output=True, text=True, timeout=60)
+    if done.returncode != code:
+        fail(f"{flags}: expected code {code}, got {done.returncode}: {done.stdout}{done.stderr}")
+    if not done.stderr.startswith("thinwire: "):
+        fail(f"{flags}: expected one sentence, got: {done.stderr}")
+    for part in parts:
+        if part not in done.stderr:
+            fail(f"{flags}: no '{part}' in: {done.stderr}")
+    print("refused:", done.stderr.strip())
+
+
+def workers_of(pid):
+    with open(f"/proc/{pid}/task/{pid}/children") as file:
+        return [int(word) for word in file.read().split()]
+
+
+def rank_of(pid):
+    with open(f"/proc/{pid}/environ", "rb") as file:
+        return dict(entry.split(b"=", 1) for entry in file.read().split(b"\0") if b"=" in entry).get(b"RANK")
+
+
+def alive(pid):
+    try:
+        with open(f"/proc/{pid}/stat") as file:
+            return file.read().rsplit(")", 1)[1].split()[0] != "Z"
+    except FileNotFoundError:
+        return False
+
+
+class Running:
+    """A long training with 4 workers, already under way."""
+
+    def __init__(self, flags=""):
+        flags = f"--model mlp --data digits --workers 4 --steps 1000000 --report-every 20 {flags}"
+        self.process = subprocess.Popen(command(flags), env=CLEAN, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        for line in self.process.stdout:
+            if line.split()[:1] == ["40"]:
+                break
+        else:
+            fail(f"did not come to step 40: {self.process.stderr.read()}")
+        self.workers = {int(rank_of(pid)): pid for pid in workers_of(self.process.pid)}
+        if sorted(self.workers) != [0, 1, 2, 3]:
+            fail(f"expected 4 workers, got {self.workers}")
+
+    def ended(self, code, seconds, *parts):
+        start = time.time()
+        try:
+            _, err = self.process.communicate(timeout=seconds)
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+            fail(f"still running after {seconds} s")
+        print(f"ended after {time.time() - start:.1f} s: {err.strip()}")
+        if self.process.returncode != code:
+            fail(f"expected code {code}, got {self.process.returncode}")
+        for part in parts:
+            if part not in err:
+                fail(f"no '{part}' in: {err}")
+        if any(alive(pid) for pid in self.workers.values()):
+            fail("workers are left behind")
+
+
+def case_trains():
+    for scheme in SCHEMES:
+        document = train(f"--model mlp --data digits --workers 4 --steps 30 --eval-every 10 --scheme {scheme}")
+        final, rows = document["final"], document["rows"]
+        print(scheme, final)
+        keys = ["steps", "loss", "accuracy", "bytes_per_step", "ratio", "seconds_per_step", "replicas_identical", "skipped"]
+        if missing := [key for key in keys if key not in final]:
+            fail(f"{scheme}: no {missing} in the JSON file")
+        if final["steps"] != 30 or final["skipped"] != 0 or final["replicas_identical"] is not True:
+            fail(f"{scheme}: {final}")
+        if not rows[-1]["loss"] < rows[0]["loss"]:
+            fail(f"{scheme}: the loss did not fall")
+        if sum("accuracy" in row for row in rows) != 3:
+            fail(f"{scheme}: expected three evaluations")
+        if (scheme == "dense") != (abs(final["ratio"] - 1) < 1e-6):
+            fail(f"{scheme}: ratio {final['ratio']}")
+
+
+def case_varies():
+    """What is not the default: precision, accumulation, optimizer, schedule, buckets, a link, a language."""
+    one = train("--model mlp --data digits --workers 2 --steps 6 --accumulate 2 --precision bf16 --nesterov "
+                "--weight-decay 1e-4 --clip 1 --schedule cosine --lr-warmup 2 --bucket-mb 0.05 --link 1gbit,1ms")
+    if not one["emulated"] or "emulated" not in one["engine"]:
+        fail("an emulated link is not labelled")
+    if one["rows"][0]["rate"] != 0.05 or not one["rows"][-1]["rate"] < 0.05:
+        fail(f"learning rates: {[row['rate'] for row in one['rows']]}")
+    text = train("--model lstm --data stdlib --sequence 8 --workers 2 --steps 3 --scheme dgc --nesterov --clip 0.25")
+    if not text["final"]["perplexity"] > 1:
+        fail(f"perplexity: {text['final']}")
+
+
+def case_repeats():
+    flags = "--model mlp --data digits --workers 2 --steps 12 --scheme dgc:density=0.01"
+    first, second = (train(flags)["final"] for _ in range(2))
+    other = train(flags + " --seed 2")["final"]
+    if first["checksum"] != second["checksum"] or first["loss"] != second["loss"]:
+        fail(f"two runs differ: {first} {second}")
+    if first["checksum"] == other["checksum"]:
+        fail("another seed changed nothing")
+
+
+def case_resumes(workers):
+    for scheme in SCHEMES:
+        flags = f"--model resnet20 --data digits --batch 4 --workers {workers} --steps 20 --schedule linear --bucket-mb 0.2 --scheme {scheme}"
+        flags += " --weight-decay 1e-4 --threads 1"
+        whole = train(flags + " --eval-every 5")["final"]
+        first = train(flags + f" --stop 10 --save {path('state')}")["final"]
+        second = train(flags + f" --resume {path('state')}")["final"]
+        print(f"{scheme}, {workers} workers: {whole['checksum']} at once, {second['checksum']} in two halves")
+        if first["steps"] != 10 or second["steps"] != 20 or first["checksum"] == second["checksum"]:
+            fail("the halves did not train")
+        if whole["checksum"] != second["checksum"] or whole["test_loss"] != second["test_loss"]:
+            fail(f"{scheme}: the resumed run differs: {whole} {second}")
+
+
+def case_resumes_1():
+    case_resumes(1)
+
+
+def case_resumes_2():
+    case_resumes(2)
+
+
+def case_resumes_4():
+    case_resumes(4)
+
+
+def case_refuses():
+    refused("--wings", "--wings")
+    refused("--batch 0", "--batch")
+    refused("--steps 3 --epochs 2", "--epochs")
+    refused("--workers 0", "--workers")
+    refused("--precision f8", "--precision")
+    refused("--engine carrier-pigeon", "--engine")
+    refused("--schedule sometimes", "--schedule", "'sometimes'", "cosine")
+    refused("--schedule step:3,2", "--schedule")
+    refused("--link thin", "--link", "thin")
+    refused("--scheme zip", "zip")
+    refused("--scheme dgc:colour=red", "colour")
+    refused("--scheme dgc:momentum=0.5 --momentum 0.9", "--momentum", "contradicts")
+    refused("--save-every 3", "--save FILE")
+    refused(f"--save {path('no/such/folder')}", "no folder")
+    for workers in (1, 2):
+        refused(f"--model abacus --workers {workers}", "abacus")
+        refused(f"--data cifar10:{path('nowhere')} --model resnet20 --workers {workers}", "nowhere")
+        refused(f"--data text:{path('nowhere.txt')} --model lstm --workers {workers}", "nowhere.txt")
+        refused(f"--data digits --batch 100000 --workers {workers}", "--batch 100000", "digits has")
+        refused(f"--resume {path('nothing')} --workers {workers}", "nothing")
+    refused("--engine mpi --workers 2", "mpirun")
+
+
+def case_checkpoints():
+    base = f"--model mlp --data digits --steps 4 --seed 3"
+    train(f"{base} --workers 2 --stop 2 --save {path('state')}")
+    refused(f"{base} --workers 4 --resume {path('state')}", "--workers 2", "this run has 4")
+    refused(f"{base} --workers 1 --resume {path('state')}", "--workers 2", "this run has 1")
+    refused(f"{base} --workers 2 --scheme dgc --resume {path('state')}", "--scheme dense", "this run has dgc")
+    refused(f"{base} --workers 2 --stop 2 --resume {path('state')}", "step 2")
+    file = path("state.rank1")
+    whole = open(file, "rb").read()
+    for damaged in (whole[: len(whole) // 2], b"", whole[:100] + b"!" + whole[101:], b"not a state at all"):
+        open(file, "wb").write(damaged)
+        refused(f"{base} --workers 2 --resume {path('state')}", "state.rank1")
+    os.remove(file)
+    refused(f"{base} --workers 2 --resume {path('state')}", "state.rank1", "complete")
+    open(file, "wb").write(whole)
+    train(f"{base} --workers 2 --resume {path('state')}")
+    if left := glob.glob(path("*.next")) + glob.glob(path("*.new")):
+        fail(f"files left behind: {left}")
+
+
+def case_skips():
+    for scheme in SCHEMES:
+        flags = f"--model mlp --data digits --workers 2 --steps 10 --scheme {scheme}"
+        final = train(flags + " --nan-at 3,1")["final"]
+        if final["skipped"] != 1 or not final["replicas_identical"] or final["loss"] is None:
+            fail(f"{scheme}: {final}")
+
+
+def case_killed():
+    for rank in (2, 0):
+        job = Running()
+        os.kill(job.workers[rank], signal.SIGKILL)
+        job.ended(1, 10, f"rank {rank}", "signal 9")
+
+
+def case_stopped():
+    for rank in (2, 0):
+        job = Running("--timeout 3")
+        os.kill(job.workers[rank], signal.SIGSTOP)
+        job.ended(1, 15, f"rank {rank}")
+
+
+def case_interrupted():
+    job = Running()
+    for pid in [job.process.pid] + list(job.workers.values()):  # as a terminal does
+        os.kill(pid, signal.SIGINT)
+    job.ended(130, 10, "interrupted")
+    job = Running()
+    job.process.kill()
+    time.sleep(2)
+    if any(alive(pid) for pid in job.workers.values()):
+        fail("workers outlive the process that started them")
+
+
+def case_traces():
+    file = path("trace.json")
+    train(f"--model lstm --data stdlib --sequence 16 --workers 2 --steps 6 --bucket-mb 0.5 --trace {file}")
+    with open(file) as trace:
+        events = [event for event in json.load(trace)["traceEvents"] if event["ph"] == "X"]
+    for name in ("forward", "backward", "encode", "exchange", "decode", "update"):
+        if not any(event["name"] == name for event in events):
+            fail(f"no {name} in the trace")
+    backward = {e["args"]["step"]: e for e in events if e["name"] == "backward"}
+    inside = 0
+    for event in events:
+        around = backward[event["args"]["step"]]
+        inside += event["name"] == "exchange" and around["ts"] < event["ts"] < around["ts"] + around["dur"]
+    print(f"{inside} exchanges began inside backward")
+    if inside == 0:
+        fail("no exchange inside backward: nothing overlaps")
+
+
+def case_joins():
+    """Two processes with torchrun's variables, in place of torchrun."""
+    port = str(20000 + os.getpid() % 20000)
+    flags = command("--model mlp --data digits --steps 5")
+    both = [subprocess.Popen(flags + ["--json", path(f"joined{rank}.json")], stdout=subprocess.PIPE, text=True,
+                             env={**CLEAN, "RANK": str(rank), "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port})
+            for rank in range(2)]
+    outputs = [one.communicate(timeout=120)[0] for one in both]
+    if any(one.returncode != 0 for one in both) or "2 workers" not in outputs[0] or outputs[1] != "":
+        fail(f"joined job: {outputs}")
+    with open(path("joined0.json")) as file:
+        joined = json.load(file)["final"]["checksum"]
+    if joined != train("--model mlp --data digits --steps 5 --workers 2")["final"]["checksum"]:
+        fail("a joined job trains otherwise than one of our own")
+    for env, part in (({"RANK": "0", "WORLD_SIZE": "2"}, "MASTER_ADDR"), ({"RANK": "2", "WORLD_SIZE": "2"}, "RANK"),
+                      ({"SLURM_PROCID": "0", "SLURM_NTASKS": "2"}, "scontrol"),
+                      ({"OMPI_COMM_WORLD_RANK": "0", "OMPI_COMM_WORLD_SIZE": "2"}, "--engine mpi")):
+        done = subprocess.run(flags, env={**CLEAN, **env}, capture_output=True, text=True)
+        if done.returncode != 2 or part not in done.stderr:
+            fail(f"{env}: {done.returncode}, {done.stderr}")
+    done = subprocess.run(flags + ["--workers", "3"], env={**CLEAN, "RANK": "0", "WORLD_SIZE": "2"}, capture_output=True, text=True)
+    if done.returncode != 2 or "has 2 workers" not in done.stderr:
+        fail(f"--workers in a job of 2: {done.stderr}")
+
+
+globals()["case_" + sys.argv[1]]()
