@@ -15,7 +15,8 @@ namespace thinwire {
 // Over a backend that the caller made (or took from Python): gloo or mpi, whose receives take shorter messages too;
 // another one is an error. The backend must be used by nobody else meanwhile. Without a store there is no roll call: an
 // error names the rank whose message did not come, which in a ring need not be the one at fault.
-std::unique_ptr<Group> make_c10d_group(c10::intrusive_ptr<c10d::Backend> backend, const GroupOptions& options = {});
+std::unique_ptr<Group> make_c10d_group(c10::intrusive_ptr<c10d::Backend> backend,
+                                       const GroupOptions& options = {});
 
 // Where the workers of a job meet: torchrun's MASTER_ADDR and MASTER_PORT.
 struct Rendezvous {
@@ -27,6 +28,7 @@ struct Rendezvous {
 
 // Gloo over TCP, on the network that leads to the host (or GLOO_SOCKET_IFNAME). Rank 0 holds the store, under torchrun
 // its agent does. A world of 1 meets nobody. Throws an Error that names the address when the workers do not meet within the time limit.
-std::unique_ptr<Group> make_gloo_group(const Rendezvous& rendezvous, const GroupOptions& options = {});
+std::unique_ptr<Group> make_gloo_group(const Rendezvous& rendezvous,
+                                       const GroupOptions& options = {});
 
 }  // namespace thinwire
