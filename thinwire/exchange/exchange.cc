@@ -408,10 +408,11 @@ class Exchange::Engine {
   std::thread thread_;
 };
 
-Exchange::Exchange(Group& group, std::vector<Bucket> buckets, const Config& config)
+Exchange::Exchange(Group& group, const std::vector<Bucket>& buckets, const Config& config)
     : Exchange(group, buckets, std::vector<Config>(buckets.size(), config)) {}
 
-Exchange::Exchange(Group& group, std::vector<Bucket> buckets, const std::vector<Config>& configs)
+Exchange::Exchange(Group& group, const std::vector<Bucket>& buckets,
+                   const std::vector<Config>& configs)
     : Exchange(group, buckets, make_compressors(group, buckets, configs), join(configs)) {}
 
 Exchange::Exchange(Group& group, std::vector<Bucket> buckets,

@@ -66,8 +66,8 @@ class Exchange {
   // All buckets under one configuration, or one per bucket. Checks that all ranks agree on it;
   // throws an Error that names the first rank that differs. The group must outlive the exchange and
   // be used by nobody else meanwhile.
-  Exchange(Group& group, std::vector<Bucket> buckets, const Config& config);
-  Exchange(Group& group, std::vector<Bucket> buckets, const std::vector<Config>& configs);
+  Exchange(Group& group, const std::vector<Bucket>& buckets, const Config& config);
+  Exchange(Group& group, const std::vector<Bucket>& buckets, const std::vector<Config>& configs);
   // With compressors of your own, one per bucket; `description` is what the ranks must agree on.
   Exchange(Group& group, std::vector<Bucket> buckets,
            std::vector<std::unique_ptr<Compressor>> compressors, const std::string& description);
