@@ -28,7 +28,7 @@ void plain_step(const SgdRule& rule, const float* __restrict average, float* __r
 
 Optimizer::Optimizer(const Settings& settings, const std::vector<Bucket>& buckets) {
   const Scheme& scheme = find_scheme(settings.config.scheme);
-  inside_ = scheme.momentum;
+  inside_ = keeps_momentum(settings.config);
   rule_.decay = static_cast<float>(settings.decay);
   rule_.momentum = static_cast<float>(settings.momentum.value_or(usual_momentum));
   rule_.nesterov = settings.nesterov;

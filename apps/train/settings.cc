@@ -133,7 +133,7 @@ void hand_over(Config& config, const std::string& flag, const std::string& optio
 void check_scheme(Settings& s) {
   s.config = apps::parse_scheme(s.scheme);
   const Scheme& scheme = find_scheme(s.config.scheme);
-  if (scheme.momentum) {
+  if (keeps_momentum(s.config)) {
     if (s.momentum) hand_over(s.config, "--momentum", "momentum", text_of(*s.momentum));
     if (s.nesterov) hand_over(s.config, "--nesterov", "nesterov", "on");
   }

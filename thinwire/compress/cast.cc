@@ -62,6 +62,7 @@ Scheme describe(std::string name, std::uint8_t id, std::string summary,
       .momentum = false,
       .options = {},
       .variants = {},
+      .bytes = [](const Options&, const Bucket& bucket) { return bucket.elements() * 2; },
       .make = make,
   };
 }

@@ -50,6 +50,7 @@ const Scheme& dense_scheme() {
       .momentum = false,
       .options = {},
       .variants = {},
+      .bytes = [](const Options&, const Bucket& bucket) { return bucket.elements() * 4; },
       .make = [](const Options&, const Bucket& bucket,
                  const Site& site) -> std::unique_ptr<Compressor> {
         return std::make_unique<DenseCompressor>(bucket, site);

@@ -23,6 +23,30 @@ const Scheme& find_scheme(std::string_view name) {
   fail("unknown scheme '", name, "'; known: ", known);
 }
 
+namespace {
+
+// The value of `memory`, given or by default; empty where the scheme has no such option.
+std::string memory_of(const Config& config) {
+  if (const auto given = config.options.find("memory"); given != config.options.end())
+    return given->second;
+  for (const Option& option : find_scheme(config.scheme).options) {
+    if (option.name == "memory") return option.fallback;
+  }
+  return "";
+}
+
+}  // namespace
+
+bool keeps_residual(const Config& config) {
+  const std::string memory = memory_of(config);
+  return memory.empty() ? find_scheme(config.scheme).feedback : memory != "none";
+}
+
+bool keeps_momentum(const Config& config) {
+  const std::string memory = memory_of(config);
+  return memory.empty() ? find_scheme(config.scheme).momentum : memory == "momentum";
+}
+
 std::unique_ptr<Compressor> make_compressor(const Config& config, const Bucket& bucket,
                                             const Site& site) {
   const Scheme& scheme = find_scheme(config.scheme);

@@ -29,6 +29,9 @@ struct Scheme {
   std::vector<Option> options;
   std::vector<std::string>
       variants;  // further settings that the law tests try, as "key=value,key=value"
+  // What a rank's encoder writes for a bucket in one step, all rounds and headers counted; null
+  // where that depends on the data.
+  std::size_t (*bytes)(const Options& options, const Bucket& bucket) = nullptr;
   std::unique_ptr<Compressor> (*make)(const Options& options, const Bucket& bucket,
                                       const Site& site) = nullptr;
 };
@@ -37,6 +40,10 @@ const std::vector<const Scheme*>& schemes();
 
 // Throws an Error that lists the known names.
 const Scheme& find_scheme(std::string_view name);
+
+// What a configuration keeps: `memory=` decides where a scheme has it, else the scheme itself.
+bool keeps_residual(const Config& config);
+bool keeps_momentum(const Config& config);
 
 // Checks the configuration and the bucket, then makes the compressor.
 std::unique_ptr<Compressor> make_compressor(const Config& config, const Bucket& bucket,

@@ -43,6 +43,7 @@ const Scheme& topk_scheme() {
                    "density=0.05,values=sign,index=elias_fano",
                    "density=0.1,values=f16,quota=layer", "density=1,values=f32",
                    "density=0.02,warmup=8,index=gap"},
+      .bytes = nullptr,
       .make = make,
   };
   return scheme;

@@ -277,6 +277,15 @@ Status read_header(ConstBytes frame, FrameHeader& header) {
   return {};
 }
 
+void seal_frame(const FrameHeader& header, Bytes frame) {
+  write_header(header, frame);
+  store(frame, crc_offset, checksum(frame));
+}
+
+bool checksum_holds(ConstBytes frame) {
+  return load<std::uint32_t>(frame, crc_offset) == checksum(frame);
+}
+
 // The smallest chunk that expects chunk_target survivors; when there are fewer in all, the smallest
 // that holds the whole bucket, as far as 2^31 elements go.
 std::uint8_t chunk_log2_for(std::uint32_t elements, std::size_t survivors) {
@@ -306,7 +315,6 @@ std::size_t sparse_frame_bound(const FrameHeader& header, std::size_t survivors)
 std::size_t encode_sparse(const FrameHeader& header, std::span<const std::uint32_t> indices,
                           std::span<float> values, IndexChoice choice, Bytes out) {
   check_encodable(header, indices.size(), values.size(), out.size());
-  write_header(header, out);
   std::size_t length = frame_header_bytes;
   if (!header.skipped) {
     ChunkWriter writer(header, out, indices.size());
@@ -324,7 +332,7 @@ std::size_t encode_sparse(const FrameHeader& header, std::span<const std::uint32
            " is out of order or not below ", header.elements);
     length = writer.finish();
   }
-  store(out, crc_offset, checksum(out.first(length)));
+  seal_frame(header, out.first(length));
   return length;
 }
 
@@ -337,7 +345,7 @@ Status decode_sparse(ConstBytes bytes, std::size_t most, FrameHeader& header, Sp
   const Status measured = measure(bytes, header, extent, [](const ChunkInfo&) {});
   if (!measured.ok()) return measured;
   const ConstBytes frame = bytes.first(extent.bytes);
-  if (load<std::uint32_t>(frame, crc_offset) != checksum(frame))
+  if (!checksum_holds(frame))
     return {Code::bad_checksum, "frame's checksum differs: damaged on the way"};
   if (extent.survivors > most) return {Code::mismatch, "frame has more survivors than expected"};
   used = extent.bytes;

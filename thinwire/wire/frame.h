@@ -49,6 +49,10 @@ struct FrameHeader {
 
 // Reads the first 20 bytes: magic, version, ranges. Does not check the CRC.
 Status read_header(ConstBytes frame, FrameHeader& header);
+// Writes them, with the CRC of the whole frame: call it when everything behind them is there.
+void seal_frame(const FrameHeader& header, Bytes frame);
+// Whether the frame's CRC is that of its bytes; `frame` has its exact length.
+bool checksum_holds(ConstBytes frame);
 
 // The survivors of one bucket: indices ascending, one value each.
 struct Sparse {

@@ -1,0 +1,59 @@
+// coded.h: the compressor around a codec: memory before it, a block frame behind it, one gather, and
+// everybody's payloads added in rank order.
+//
+//     none       x = g                       nothing is kept
+//     residual   x = g + v,  v = x - sent    error feedback
+//     momentum   u = m u + g,  x = u + v,  v = x - sent    ... of the momentum: DGC's correction
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "thinwire/compress/codec.h"
+#include "thinwire/compress/compressor.h"
+#include "thinwire/core/options.h"
+#include "thinwire/wire/frame.h"
+
+namespace thinwire {
+
+enum class Memory : std::uint8_t { none, residual, momentum };
+
+struct MemorySettings {
+  Memory kind = Memory::residual;
+  float momentum = 0.9f;
+  bool nesterov = false;
+};
+
+// The options of it, with the scheme's own default ("none", "residual"), and how to read them.
+std::vector<Option> memory_options(const std::string& fallback);
+MemorySettings read_memory_options(const Options& options);
+
+class CodedCompressor final : public Compressor {
+ public:
+  CodedCompressor(std::uint8_t scheme, std::uint64_t seed, const MemorySettings& memory,
+                  std::unique_ptr<Codec> codec, const Bucket& bucket, const Site& site);
+
+  Leg leg(std::uint64_t step, int round) const override;
+  std::size_t encode(const Turn& turn, TensorView gradient, Bytes out) override;
+  Status decode(const Turn& turn, const Inbox& inbox, TensorView average) override;
+  void undo(const Turn& turn) override;
+  void visit_state(StateVisitor& visitor) override;
+
+ private:
+  FrameHeader header(std::uint64_t step) const;
+  std::span<const float> with_momentum(std::span<const float> gradient);
+
+  std::uint8_t scheme_;
+  std::uint64_t seed_;
+  MemorySettings memory_;
+  std::unique_ptr<Codec> codec_;
+  Bucket bucket_;
+  Site site_;
+  std::string who_;                 // "rank 1, bucket 3", for errors
+  std::vector<float> u_, v_, fed_;  // momentum, residual, and what momentum hands to the codec
+  std::vector<std::byte> sent_;     // the last payload, until the next: undo() needs it
+};
+
+}  // namespace thinwire
