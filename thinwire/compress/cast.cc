@@ -63,6 +63,7 @@ Scheme describe(std::string name, std::uint8_t id, std::string summary,
       .options = {},
       .variants = {},
       .bytes = [](const Options&, const Bucket& bucket) { return bucket.elements() * 2; },
+      .traffic = 6,
       .make = make,
   };
 }

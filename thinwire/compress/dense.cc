@@ -51,6 +51,7 @@ const Scheme& dense_scheme() {
       .options = {},
       .variants = {},
       .bytes = [](const Options&, const Bucket& bucket) { return bucket.elements() * 4; },
+      .traffic = 0,
       .make = [](const Options&, const Bucket& bucket,
                  const Site& site) -> std::unique_ptr<Compressor> {
         return std::make_unique<DenseCompressor>(bucket, site);

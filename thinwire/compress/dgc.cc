@@ -57,6 +57,7 @@ const Scheme& dgc_scheme() {
                    "density=0.1,values=bf16,quota=layer,clip=1,clip_norm=bucket",
                    "density=0.02,warmup=8,values=log8"},
       .bytes = nullptr,
+      .traffic = 20,
       .make = make,
   };
   return scheme;

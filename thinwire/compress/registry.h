@@ -32,6 +32,9 @@ struct Scheme {
   // What a rank's encoder writes for a bucket in one step, all rounds and headers counted; null
   // where that depends on the data.
   std::size_t (*bytes)(const Options& options, const Bucket& bucket) = nullptr;
+  // Bytes per element that one step's encoding must read and write at least: the floor that
+  // `thinwire bench schemes` measures against.
+  double traffic = 0;
   std::unique_ptr<Compressor> (*make)(const Options& options, const Bucket& bucket,
                                       const Site& site) = nullptr;
 };

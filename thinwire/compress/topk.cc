@@ -44,6 +44,7 @@ const Scheme& topk_scheme() {
                    "density=0.1,values=f16,quota=layer", "density=1,values=f32",
                    "density=0.02,warmup=8,index=gap"},
       .bytes = nullptr,
+      .traffic = 12,
       .make = make,
   };
   return scheme;
