@@ -81,10 +81,12 @@ std::vector<Plan> dgc_ablation(Config options, const std::vector<std::string>& p
       {"dense", "dense"},
       {"naive: the rest is forgotten", scheme_with(options, "topk", "feedback", "off")},
       {"+ accumulation", scheme_with(options, "topk")},
-      {"+ momentum correction", scheme_with(options, "dgc")}};
+      {"+ momentum correction", scheme_with(options, "dgc", "mask", "off")}};
   options.options["warmup"] = warmup;
-  plans.push_back({"+ warm-up", scheme_with(options, "dgc")});
-  if (!clip.empty()) plans.push_back({"+ clipping", scheme_with(options, "dgc", "clip", clip)});
+  plans.push_back({"+ warm-up", scheme_with(options, "dgc", "mask", "off")});
+  if (!clip.empty()) options.options["clip"] = clip;
+  plans.push_back({"all: + factor masking" + std::string(clip.empty() ? "" : ", clipping"),
+                   scheme_with(options, "dgc")});
   return plans;
 }
 

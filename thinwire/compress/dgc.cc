@@ -15,6 +15,8 @@ std::vector<Option> options() {
   all.push_back(
       {"momentum", "0.9", "of the optimizer, which must then run without its own, in [0, 1)"});
   all.push_back({"nesterov", "off", "Nesterov's form of it: on or off"});
+  all.push_back({"mask", "on",
+                 "factor masking: what is sent loses its momentum; off is for comparison"});
   all.push_back(
       {"clip", "0", "largest norm of the gradient, shared out over the workers; 0 = no clipping"});
   all.push_back(
@@ -30,6 +32,7 @@ std::unique_ptr<Compressor> make(const Options& options, const Bucket& bucket, c
   settings.memory.accumulate =
       options.flag("nesterov") ? Accumulate::nesterov : Accumulate::momentum;
   settings.memory.momentum = static_cast<float>(options.number_from("momentum", 0, 1));
+  settings.memory.mask = options.flag("mask");
   settings.clip = options.number_from("clip", 0, 1e30);
   settings.clip_global = options.choice("clip_norm", norm_names) == 0;
   return std::make_unique<SparseCompressor>(settings, bucket, site);
@@ -55,7 +58,7 @@ const Scheme& dgc_scheme() {
       .variants = {"density=0.01,values=f32,select=exact,nesterov=on",
                    "density=0.05,values=sign,clip=0.5",
                    "density=0.1,values=bf16,quota=layer,clip=1,clip_norm=bucket",
-                   "density=0.02,warmup=8,values=log8"},
+                   "density=0.02,warmup=8,values=log8,mask=off"},
       .bytes = nullptr,
       .traffic = 20,
       .make = make,

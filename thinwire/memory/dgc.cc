@@ -129,6 +129,10 @@ bool DgcMemory::step(std::span<const float> gradient, float scale, double densit
     if (!sweep(segment, rule, gradient, quota, out)) finite = false;
   }
   density_ = density;
+  // The pass masks; few survive, so giving momentum back to them costs nothing that shows.
+  if (!options_.mask) {
+    for (std::size_t i = 0; i < out.velocity.size(); ++i) u_[out.index[i]] = out.velocity[i];
+  }
   return finite;
 }
 
