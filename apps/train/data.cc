@@ -59,7 +59,8 @@ const Kind& find(const std::string& name) {
 
 std::unique_ptr<Data> open_data(const std::string& spec, std::int64_t sequence) {
   const std::size_t colon = std::min(spec.find(':'), spec.size());
-  const Kind& kind = find(spec.substr(0, colon));
+  const std::string name = spec.substr(0, colon);
+  const Kind& kind = find(name);
   const std::string argument = colon < spec.size() ? spec.substr(colon + 1) : "";
   if (kind.argument == Argument::none && colon < spec.size()) {
     fail("data '", spec, "': ", kind.name, " takes nothing after it; write ", kind.usage);
