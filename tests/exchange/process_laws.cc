@@ -1,10 +1,10 @@
-// laws.cc: every scheme of the registry under every law, on the MPI engine: real processes under mpirun.
+// process_laws.cc: every scheme of the registry under every law, between real processes.
 // SPDX-License-Identifier: Apache-2.0
 #include "tests/laws.h"
 
 #include <chrono>
 
-#include "thinwire/comm/mpi/mpi.h"
+#include "tests/comm/engine.h"
 
 namespace thinwire {
 namespace {
@@ -13,26 +13,26 @@ using namespace testing;
 
 Group* world = nullptr;  // set in main, before the tests run
 
-TEST(Mpi, ReplicasAreBitIdentical) {
+TEST(Processes, ReplicasAreBitIdentical) {
   for (const Config& config : law_configs()) {
     law_replicas(*world, config, Shape::normal, 4);
     law_replicas(*world, config, Shape::heavy, 4);
   }
 }
 
-TEST(Mpi, ConservationAndBoundedResidual) {
+TEST(Processes, ConservationAndBoundedResidual) {
   for (const Config& config : law_configs()) law_conservation(*world, config, Shape::heavy, 100);
 }
 
-TEST(Mpi, ResumeIsExact) {
+TEST(Processes, ResumeIsExact) {
   for (const Config& config : law_configs()) law_resume(*world, config);
 }
 
-TEST(Mpi, NonFiniteGradientSkipsTheStepOnAllRanks) {
+TEST(Processes, NonFiniteGradientSkipsTheStepOnAllRanks) {
   for (const Config& config : law_configs()) law_nan(*world, config);
 }
 
-TEST(Mpi, AnotherConfigurationIsNamed) {
+TEST(Processes, AnotherConfigurationIsNamed) {
   if (world->size() < 2) return;
   const bool odd = world->rank() == 1;
   const std::vector<Bucket> buckets = {Bucket::single(0, "w", 100)};
@@ -43,7 +43,7 @@ TEST(Mpi, AnotherConfigurationIsNamed) {
   EXPECT_NE(text.find("density=0.5"), std::string::npos) << text;
 }
 
-TEST(Mpi, DifferingReplicasAreNamed) {
+TEST(Processes, DifferingReplicasAreNamed) {
   if (world->size() < 2) return;
   std::vector<float> same(10, 1.0f), other(10, world->rank() == 1 ? 2.0f : 1.0f);
   const std::vector<Replica> replicas = {{"conv.weight", std::as_bytes(std::span(same))},
@@ -59,7 +59,9 @@ int main(int argc, char** argv) {
   ::testing::InitGoogleTest(&argc, argv);
   const auto body = [](thinwire::Group& group) {
     thinwire::world = &group;
-    return RUN_ALL_TESTS();
+    const int status = RUN_ALL_TESTS();
+    group.barrier().wait();
+    return status;
   };
-  return thinwire::run_mpi(argc, argv, body, {.timeout = std::chrono::seconds(20)});
+  return thinwire::testing::run_ranks(argc, argv, body, {.timeout = std::chrono::seconds(20)});
 }
