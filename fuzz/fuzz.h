@@ -8,6 +8,7 @@
 #include <cstdlib>
 #include <cstring>
 #include <span>
+#include <vector>
 
 #include "thinwire/core/view.h"
 
@@ -39,5 +40,16 @@ class Input {
  private:
   ConstBytes rest_;
 };
+
+// Tries the input as it is, and with the checksum that `repair` puts in, so that what lies behind
+// the checksum is reached too.
+template <typename Check, typename Repair>
+void check_repaired(const std::uint8_t* data, std::size_t size, Check check, Repair repair) {
+  const ConstBytes bytes = std::as_bytes(std::span(data, size));
+  check(bytes);
+  std::vector<std::byte> repaired(bytes.begin(), bytes.end());
+  repair(Bytes(repaired));
+  check(ConstBytes(repaired));
+}
 
 }  // namespace thinwire::fuzz

@@ -36,7 +36,7 @@ void check(ConstBytes bytes) {
 }
 
 // Puts the right checksum into the frame, as long as its directory says how long it is.
-void repair(std::span<std::byte> bytes) {
+void repair(Bytes bytes) {
   FrameHeader header;
   std::vector<ChunkInfo> chunks;
   std::size_t length = 0;
@@ -50,13 +50,8 @@ void repair(std::span<std::byte> bytes) {
 }  // namespace
 }  // namespace thinwire
 
-// Input: a frame. It is tried as it is, and with its checksum repaired.
+// Input: a frame.
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
-  using namespace thinwire;
-  const ConstBytes bytes = std::as_bytes(std::span(data, size));
-  check(bytes);
-  std::vector<std::byte> repaired(bytes.begin(), bytes.end());
-  repair(repaired);
-  check(repaired);
+  thinwire::fuzz::check_repaired(data, size, thinwire::check, thinwire::repair);
   return 0;
 }

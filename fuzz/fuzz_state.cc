@@ -16,18 +16,17 @@ void check(ConstBytes bytes) {
   fuzz::require(std::ranges::equal(serialize(state), bytes), "a state has one spelling");
 }
 
+void repair(Bytes bytes) {
+  if (bytes.size() < 4) return;
+  const std::uint32_t crc = crc32c(bytes.first(bytes.size() - 4));
+  std::memcpy(bytes.last(4).data(), &crc, sizeof crc);
+}
+
 }  // namespace
 }  // namespace thinwire
 
-// Input: a state file. It is tried as it is, and with its checksum repaired.
+// Input: a state file.
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
-  using namespace thinwire;
-  const ConstBytes bytes = std::as_bytes(std::span(data, size));
-  check(bytes);
-  if (size < 4) return 0;
-  std::vector<std::byte> repaired(bytes.begin(), bytes.end());
-  const std::uint32_t crc = crc32c(bytes.first(size - 4));
-  std::memcpy(repaired.data() + size - 4, &crc, sizeof crc);
-  check(repaired);
+  thinwire::fuzz::check_repaired(data, size, thinwire::check, thinwire::repair);
   return 0;
 }

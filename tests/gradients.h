@@ -18,23 +18,13 @@ enum class Shape { normal, heavy, constant, zero };
 
 // `count` numbers of the given shape, a function of the seed.
 inline std::vector<float> gradient(Shape shape, std::size_t count, std::uint64_t seed) {
-  std::vector<float> values(count);
+  std::vector<float> values(count, shape == Shape::constant ? 0.5f : 0.0f);
+  if (shape == Shape::constant || shape == Shape::zero) return values;
   for (std::size_t i = 0; i < count; ++i) {
     const double a = random_unit(seed, 2 * i) + 0x1p-25, b = random_unit(seed, 2 * i + 1);
     const double normal = std::sqrt(-2 * std::log(a)) * std::cos(6.283185307179586 * b);
-    switch (shape) {
-      case Shape::normal:
-        values[i] = static_cast<float>(normal);
-        break;
-      case Shape::heavy:
-        values[i] = static_cast<float>(normal * std::exp(2 * normal) * 1e-3);
-        break;
-      case Shape::constant:
-        values[i] = 0.5f;
-        break;
-      case Shape::zero:
-        break;
-    }
+    values[i] =
+        static_cast<float>(shape == Shape::heavy ? normal * std::exp(2 * normal) * 1e-3 : normal);
   }
   return values;
 }

@@ -13,6 +13,16 @@ using namespace testing;
 
 Group* world = nullptr;  // set in main, before the tests run
 
+// What a scheme remembers does not depend on how its bytes travel, and its variants are under all
+// laws on the local engine: here one of each will do, save where travelling is the point.
+std::vector<Config> one_of_each_scheme() {
+  std::vector<Config> configs;
+  for (const Config& config : law_configs()) {
+    if (configs.empty() || configs.back().scheme != config.scheme) configs.push_back(config);
+  }
+  return configs;
+}
+
 TEST(Processes, ReplicasAreBitIdentical) {
   for (const Config& config : law_configs()) {
     law_replicas(*world, config, Shape::normal, 4);
@@ -21,15 +31,16 @@ TEST(Processes, ReplicasAreBitIdentical) {
 }
 
 TEST(Processes, ConservationAndBoundedResidual) {
-  for (const Config& config : law_configs()) law_conservation(*world, config, Shape::heavy, 100);
+  for (const Config& config : one_of_each_scheme())
+    law_conservation(*world, config, Shape::heavy, 100);
 }
 
 TEST(Processes, ResumeIsExact) {
-  for (const Config& config : law_configs()) law_resume(*world, config);
+  for (const Config& config : one_of_each_scheme()) law_resume(*world, config);
 }
 
 TEST(Processes, NonFiniteGradientSkipsTheStepOnAllRanks) {
-  for (const Config& config : law_configs()) law_nan(*world, config);
+  for (const Config& config : one_of_each_scheme()) law_nan(*world, config);
 }
 
 TEST(Processes, AnotherConfigurationIsNamed) {

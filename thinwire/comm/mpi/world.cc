@@ -183,7 +183,7 @@ std::string World::verdict(const Position& position, const std::string& how,
       if (!delivered) absent.push_back(name_of_rank(r) + " (silent)");
       continue;
     }
-    if (const std::string text = blame(position, r, *answer); !text.empty()) return text;
+    if (std::string text = blame(position, r, *answer); !text.empty()) return text;
     const auto& [call, sequence] = answer->position;
     const std::string place = name_of_rank(r) + " (in " + label(call, sequence) + ")";
     if (answer->issued <= position.sequence) absent.push_back(place);
