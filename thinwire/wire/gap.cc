@@ -75,7 +75,8 @@ class Model {
 
  private:
   static Chance length_chance(const std::array<std::uint64_t, longest + 1>& above, unsigned node) {
-    const auto level = 31u - static_cast<unsigned>(std::countl_zero(node));
+    const auto level = static_cast<unsigned>(std::bit_width(node)) - 1;
+    // The analyzer takes the node for 0. NOLINTNEXTLINE(clang-analyzer-core.UndefinedBinaryOperatorResult)
     const unsigned width = longest >> level, from = (node - (1u << level)) * width;
     const std::uint64_t all = above[from] - above[from + width];
     const std::uint64_t upper = above[from + width / 2] - above[from + width];

@@ -32,7 +32,8 @@ constexpr int first_octave_rank = 7, first_octave_code = 3 << 3, last_rank = 255
 
 // The parameter of the largest divisor that is at most m >= 1.
 std::uint8_t code_of(std::uint64_t m) {
-  const auto exponent = 63u - static_cast<unsigned>(std::countl_zero(m));
+  const unsigned exponent = static_cast<unsigned>(std::bit_width(m)) - 1;
+  // The analyzer takes m for 0. NOLINTNEXTLINE(clang-analyzer-core.UndefinedBinaryOperatorResult)
   return static_cast<std::uint8_t>((exponent << 3) + ((m << 3) >> exponent) - 8);
 }
 
