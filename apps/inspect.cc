@@ -1,4 +1,5 @@
-// inspect.cc: `thinwire inspect`: what a frame says, chunk by chunk, and whether it is sound.
+// inspect.cc: `thinwire inspect`: what a frame says, chunk by chunk, and whether it is sound; or, in
+// inspect_model.h, what a model's gradients are like.
 // SPDX-License-Identifier: Apache-2.0
 #include <algorithm>
 #include <cmath>
@@ -10,6 +11,7 @@
 #include <iterator>
 #include <memory>
 
+#include "apps/inspect_model.h"
 #include "apps/synthetic.h"
 #include "apps/verb.h"
 #include "thinwire/compress/registry.h"
@@ -29,6 +31,7 @@ struct Settings {
   std::string scheme = "dgc";
   std::vector<std::size_t> elements = {100'000};
   std::string json;
+  ModelSettings model;
 };
 
 // A frame in parts, as far as it could be read.
@@ -237,11 +240,17 @@ void write_example(const Settings& settings) {
   std::cout << "wrote a frame of " << frame.size() << " bytes to " << settings.example << '\n';
 }
 
-void run(const Settings& settings) {
-  if (settings.example.empty() == settings.file.empty()) {
-    throw BadInput("inspect: expected either a FRAME to read or --example FILE to write");
+void run(Settings& settings) {
+  const int asked = (settings.file.empty() ? 0 : 1) + (settings.example.empty() ? 0 : 1) +
+                    (settings.model.model.empty() ? 0 : 1);
+  if (asked != 1) {
+    throw BadInput(
+        "inspect: expected either a FRAME to read, --example FILE to write, or --model NAME");
   }
-  settings.example.empty() ? inspect(settings) : write_example(settings);
+  if (!settings.file.empty()) return inspect(settings);
+  if (!settings.example.empty()) return write_example(settings);
+  settings.model.json = settings.json;
+  inspect_model(settings.model);
 }
 
 }  // namespace
@@ -249,8 +258,11 @@ void run(const Settings& settings) {
 void add_inspect(CLI::App& parent) {
   const auto settings = std::make_shared<Settings>();
   CLI::App* verb =
-      add_verb(parent, "inspect", "What a frame says, chunk by chunk, and whether it is sound",
-               "thinwire inspect --example frame.tw --scheme dgc:density=0.01 && "
+      add_verb(parent, "inspect",
+               "What a model's gradients are like and how small each scheme makes them; or what a\n"
+               "frame says, chunk by chunk, and whether it is sound",
+               "thinwire inspect --model lstm --data stdlib --schemes dgc,topk:density=0.01\n"
+               "  thinwire inspect --example frame.tw --scheme dgc:density=0.01 && "
                "thinwire inspect frame.tw",
                settings->json);
   verb->add_option("frame", settings->file, "The frame, as bytes in a file")->type_name("FRAME");
@@ -262,6 +274,7 @@ void add_inspect(CLI::App& parent) {
   add_counts(*verb, "--elements", settings->elements, "Elements of the example")
       ->expected(1)
       ->type_name("N");
+  describe(*verb, settings->model);
   verb->callback([settings] { run(*settings); });
 }
 

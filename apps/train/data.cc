@@ -42,6 +42,8 @@ const std::vector<Kind>& table() {
        [](const std::string& at, std::int64_t sequence) { return open_characters(at, sequence); }},
       {"synthetic", "synthetic[:CxHxW:CLASSES]", "noise around one pattern per class; 3x32x32:10",
        Argument::optional, [](const std::string& at, std::int64_t) { return open_synthetic(at); }},
+      {"scaled", "scaled:SIZE:DATA", "images of other data at SIZExSIZE; scaled:224:cifar10:DIR",
+       Argument::required, open_scaled},
   };
   return kinds;
 }

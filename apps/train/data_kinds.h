@@ -15,6 +15,9 @@ std::unique_ptr<Data> open_cifar10(const std::string& directory);
 std::unique_ptr<Data> open_idx(const std::string& directory);
 std::unique_ptr<Data> open_synthetic(const std::string& argument);
 
+// data_scaled.cc. `sequence` is handed on.
+std::unique_ptr<Data> open_scaled(const std::string& argument, std::int64_t sequence);
+
 // data_text.cc
 std::unique_ptr<Data> open_stdlib(std::int64_t sequence);
 std::unique_ptr<Data> open_words(const std::string& path, std::int64_t sequence);

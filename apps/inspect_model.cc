@@ -1,0 +1,173 @@
+// inspect_model.cc: flags and tables of `thinwire inspect --model`.
+// SPDX-License-Identifier: Apache-2.0
+#include "apps/inspect_model.h"
+
+#include <algorithm>
+#include <iostream>
+#include <numeric>
+
+#include "apps/verb.h"
+#include "thinwire/compress/registry.h"
+
+namespace thinwire::apps {
+namespace {
+
+constexpr const char* top_keys[] = {"top_0.1", "top_1", "top_10"};
+
+const std::vector<Column> layer_columns = {
+    {"layer", "layer", Show::text},         {"shape", "shape", Show::text},
+    {"elements", "elements", Show::count},  {"energy", "energy", Show::number},
+    {"top_0.1", "top 0.1 %", Show::number}, {"top_1", "top 1 %", Show::number},
+    {"top_10", "top 10 %", Show::number},
+};
+
+const std::vector<Column> size_columns = {
+    {"scheme", "scheme", Show::text},
+    {"bytes", "bytes/step", Show::bytes},
+    {"ratio", "ratio", Show::number},
+    {"bits_per_element", "bits/element", Show::number},
+    {"sent", "sent", Show::count},
+    {"density", "density", Show::number},
+    {"bits_per_sent", "bits/sent", Show::number},
+};
+
+std::string text_of(const std::vector<std::int64_t>& shape) {
+  std::string text;
+  for (const std::int64_t size : shape) text += (text.empty() ? "" : "x") + std::to_string(size);
+  return text;
+}
+
+Row energy_row(const std::string& name, const std::string& shape, const Energy& energy,
+               const Energy& whole) {
+  Row row = {{"layer", name},
+             {"shape", shape},
+             {"elements", energy.elements},
+             {"energy", energy.share_of(whole)}};
+  for (std::size_t i = 0; i < energy.top.size(); ++i) row[top_keys[i]] = energy.top[i];
+  return row;
+}
+
+// Over the second half of the steps: by then a carried threshold has found its level.
+double mean_of_end(const std::vector<std::size_t>& by_step) {
+  const std::size_t count = (by_step.size() + 1) / 2;
+  const double sum =
+      std::accumulate(by_step.end() - static_cast<std::ptrdiff_t>(count), by_step.end(), 0.0);
+  return sum / static_cast<double>(count);
+}
+
+Row size_row(const WireSize& size, std::size_t elements) {
+  const double bytes = mean_of_end(size.bytes), sent = mean_of_end(size.sent);
+  const auto count = static_cast<double>(elements);
+  Row row = {{"scheme", size.scheme},
+             {"bytes", bytes},
+             {"ratio", 4 * count / bytes},
+             {"bits_per_element", 8 * bytes / count},
+             {"sent", static_cast<std::size_t>(sent + 0.5)},
+             {"density", sent / count},
+             {"bits_per_sent", sent > 0 ? 8 * bytes / sent : 0}};
+  row["bytes_by_step"] = size.bytes;
+  row["sent_by_step"] = size.sent;
+  return row;
+}
+
+Rows layer_rows(const Findings& findings) {
+  Rows rows;
+  for (const Layer& layer : findings.layers) {
+    rows.push_back(energy_row(layer.name, text_of(layer.shape), layer.energy, findings.whole));
+  }
+  return rows;
+}
+
+Rows shown_rows(const Findings& findings, const Rows& all) {
+  Rows rows;
+  for (const std::size_t i : largest(findings.layers, findings.shown)) rows.push_back(all[i]);
+  const std::size_t others = all.size() - rows.size();
+  if (others > 0) {
+    const std::string name = std::to_string(others) + " smaller, as one";
+    rows.push_back(energy_row(name, "", findings.rest, findings.whole));
+  }
+  rows.push_back(energy_row("all, as one", "", findings.whole, findings.whole));
+  return rows;
+}
+
+void print_head(const ModelSettings& settings, const Findings& findings) {
+  std::cout << settings.model << " on " << settings.data << ": " << findings.whole.elements
+            << " parameters in " << findings.buckets
+            << (findings.buckets == 1 ? " bucket" : " buckets") << ", one worker, "
+            << settings.steps << (settings.steps == 1 ? " step of " : " steps of ")
+            << settings.batch << " examples, last loss " << findings.loss << "\n\n";
+}
+
+}  // namespace
+
+void describe(CLI::App& verb, ModelSettings& s) {
+  CLI::Option* model =
+      verb.add_option("--model", s.model, "Inspect the gradients of this network instead");
+  std::vector<CLI::Option*> others = {
+      verb.add_option("--data", s.data, "What it learns from; see thinwire train --help"),
+      verb.add_option("--schemes", s.schemes, "Schemes to measure; default all")
+          ->type_name("A,B:KEY=VALUE,..."),
+      verb.add_option("--steps", s.steps, "Steps of training")
+          ->check(CLI::Range(std::uint64_t{1}, std::uint64_t{1} << 32)),
+      verb.add_option("--batch", s.batch, "Examples per step")
+          ->check(CLI::Range(std::int64_t{1}, std::int64_t{1} << 20)),
+      verb.add_option("--sequence", s.sequence, "Tokens per example of a language model")
+          ->check(CLI::Range(std::int64_t{1}, std::int64_t{1} << 20)),
+      verb.add_option("--seed", s.seed, "Of weights, batches and dropout"),
+      verb.add_option("--lr", s.rate, "Learning rate")->check(CLI::PositiveNumber),
+      verb.add_option("--bucket-mb", s.bucket_mb, "Megabytes of gradients that travel together")
+          ->check(CLI::Range(0.001, 4096.0)),
+      verb.add_option("--threads", s.threads, "Threads to compute with")
+          ->check(CLI::Range(1, 1024))};
+  for (CLI::Option* option : others) {
+    option->needs(model);
+    if (option->get_name() != "--schemes" && option->get_name() != "--threads") {
+      option->capture_default_str();
+    }
+  }
+}
+
+std::vector<Config> schemes_of(const ModelSettings& settings) {
+  if (!settings.schemes.empty()) return parse_schemes(settings.schemes);
+  std::vector<Config> all;
+  for (const Scheme* scheme : schemes()) all.push_back(parse_scheme(scheme->name));
+  return all;
+}
+
+std::vector<std::size_t> largest(const std::vector<Layer>& layers, std::size_t count) {
+  std::vector<std::size_t> order(layers.size());
+  std::iota(order.begin(), order.end(), std::size_t{0});
+  std::stable_sort(order.begin(), order.end(), [&](std::size_t a, std::size_t b) {
+    return layers[a].energy.elements > layers[b].energy.elements;
+  });
+  order.resize(std::min(count, order.size()));
+  std::sort(order.begin(), order.end());
+  return order;
+}
+
+void report(const ModelSettings& settings, const Findings& findings) {
+  const Rows layers = layer_rows(findings);
+  Rows sizes;
+  for (const WireSize& size : findings.sizes) {
+    sizes.push_back(size_row(size, findings.whole.elements));
+  }
+  print_head(settings, findings);
+  std::cout << "Energy: share of the model's, and share of the layer's in its largest elements\n";
+  print_table(std::cout, layer_columns, shown_rows(findings, layers));
+  std::cout << "\nWire: what one worker's encoders write per step, everything counted\n";
+  print_table(std::cout, size_columns, sizes);
+  if (settings.json.empty()) return;
+  Row about = about_machine();
+  about.update({{"model", settings.model},
+                {"data", settings.data},
+                {"steps", settings.steps},
+                {"batch", settings.batch},
+                {"elements", findings.whole.elements},
+                {"buckets", findings.buckets},
+                {"loss", findings.loss}});
+  about["layers"] = layers;
+  about["whole"] = energy_row("all, as one", "", findings.whole, findings.whole);
+  write_json(settings.json, about, sizes);
+}
+
+}  // namespace thinwire::apps

@@ -1,0 +1,14 @@
+// inspect_notorch.cc: what `thinwire inspect --model` says where torch or gloo's headers were not found.
+// SPDX-License-Identifier: Apache-2.0
+#include "apps/inspect_model.h"
+#include "apps/verb.h"
+
+namespace thinwire::apps {
+
+void inspect_model(const ModelSettings&) {
+  throw BadInput(
+      "inspect --model: this thinwire was built without libtorch and gloo's headers; see "
+      "docs/dependencies.md");
+}
+
+}  // namespace thinwire::apps
