@@ -16,8 +16,6 @@ using thinwire::testing::read;
 
 class Inspect : public thinwire::testing::CommandTest {
  protected:
-  static void SetUpTestSuite() { unsetenv("RANK"); }
-
   json document(const std::string& arguments) const {
     const Outcome outcome =
         run("inspect --threads 1 " + arguments + " --json '" + path("i.json") + "'");
@@ -30,18 +28,15 @@ const std::string tiny = "--model mlp --data synthetic:1x4x4:3 --batch 4 ";
 
 TEST_F(Inspect, RefusesBadFlags) {
   expect_refused("inspect --data digits", {"--data", "--model"});
-  expect_refused("inspect --schemes dgc", {"--schemes", "--model"});
   expect_refused("inspect frame.tw " + tiny, {"FRAME", "--model"});
   expect_refused("inspect --example f.tw " + tiny, {"FRAME", "--model"});
   expect_refused("inspect --steps 0 " + tiny, {"--steps"});
-  expect_refused("inspect --lr -1 " + tiny, {"--lr"});
 }
 
 #if THINWIRE_TRAINS
 
 TEST_F(Inspect, RefusesWhatCannotBeTrained) {
   expect_refused("inspect --schemes dgc,wings " + tiny, {"wings", "dgc"});
-  expect_refused("inspect --schemes , " + tiny, {"scheme"});
   expect_refused("inspect --model wings --data synthetic", {"wings", "resnet20"});
   expect_refused("inspect --model lstm --data synthetic", {"lstm", "text"});
   expect_refused("inspect --model mlp --data synthetic --batch 20000", {"--batch", "20000"});
@@ -111,9 +106,7 @@ TEST_F(Inspect, GroupsManyLayers) {
   const json seen =
       document("--model resnet20 --data synthetic:3x8x8:4 --batch 2 --steps 1 --schemes dense");
   ASSERT_EQ(seen["layers"].size(), 59u);
-  const std::string out = run("inspect --threads 1 --model resnet20 --data synthetic:3x8x8:4 " +
-                              std::string("--batch 2 --steps 1 --schemes dense"))
-                              .out;
+  const std::string out = read(path("out"));
   EXPECT_TRUE(contains(out, "19 smaller, as one")) << out;
   std::size_t shown = 0;
   for (const json& layer : seen["layers"]) {
