@@ -38,8 +38,8 @@ class Data {
 };
 
 // "digits", "stdlib", "cifar10:DIR", "idx:DIR", "text:PATH" (words), "chars:PATH" (characters), "synthetic[:CxHxW:CLASSES]",
-// "scaled:SIZE:DATA" (other images at SIZE x SIZE). `sequence` is the length of a language model's sequences. Throws an Error that names the file, what was expected and
-// what was found (missing, truncated, wrong magic), and what to do.
+// "scaled:SIZE:DATA" (other images, at SIZE x SIZE). `sequence` is the length of a language model's sequences. Throws an
+// Error that names the file, what was expected and what was found (missing, truncated, wrong magic), and what to do.
 std::unique_ptr<Data> open_data(const std::string& spec, int64_t sequence);
 
 // One line per kind of data, for --help.
