@@ -3,6 +3,8 @@
 #include "apps/inspect_model.h"
 
 #include <algorithm>
+#include <array>
+#include <cmath>
 #include <iostream>
 #include <numeric>
 
@@ -12,7 +14,7 @@
 namespace thinwire::apps {
 namespace {
 
-constexpr const char* top_keys[] = {"top_0.1", "top_1", "top_10"};
+constexpr std::array<const char*, top_parts.size()> top_keys = {"top_0.1", "top_1", "top_10"};
 
 const std::vector<Column> layer_columns = {
     {"layer", "layer", Show::text},         {"shape", "shape", Show::text},
@@ -43,7 +45,7 @@ Row energy_row(const std::string& name, const std::string& shape, const Energy& 
              {"shape", shape},
              {"elements", energy.elements},
              {"energy", energy.share_of(whole)}};
-  for (std::size_t i = 0; i < energy.top.size(); ++i) row[top_keys[i]] = energy.top[i];
+  for (std::size_t i = 0; i < top_parts.size(); ++i) row[top_keys[i]] = energy.top[i];
   return row;
 }
 
@@ -62,7 +64,7 @@ Row size_row(const WireSize& size, std::size_t elements) {
              {"bytes", bytes},
              {"ratio", 4 * count / bytes},
              {"bits_per_element", 8 * bytes / count},
-             {"sent", static_cast<std::size_t>(sent + 0.5)},
+             {"sent", std::llround(sent)},
              {"density", sent / count},
              {"bits_per_sent", sent > 0 ? 8 * bytes / sent : 0}};
   row["bytes_by_step"] = size.bytes;
@@ -80,7 +82,7 @@ Rows layer_rows(const Findings& findings) {
 
 Rows shown_rows(const Findings& findings, const Rows& all) {
   Rows rows;
-  for (const std::size_t i : largest(findings.layers, findings.shown)) rows.push_back(all[i]);
+  for (const std::size_t i : largest(findings.layers, most_layers)) rows.push_back(all[i]);
   const std::size_t others = all.size() - rows.size();
   if (others > 0) {
     const std::string name = std::to_string(others) + " smaller, as one";

@@ -34,6 +34,9 @@ void describe(CLI::App& verb, ModelSettings& settings);
 // The schemes that the settings name. Throws BadInput.
 std::vector<Config> schemes_of(const ModelSettings& settings);
 
+// A table shows this many layers.
+inline constexpr std::size_t most_layers = 40;
+
 struct Layer {
   std::string name;
   std::vector<std::int64_t> shape;
@@ -49,15 +52,12 @@ struct WireSize {
 
 struct Findings {
   std::vector<Layer> layers;  // in the order of forward
-  std::size_t shown = 0;      // of them, the largest; `rest` is the others taken as one
-  Energy rest, whole;
+  Energy whole;               // all of them taken as one
+  Energy rest;                // all but the most_layers largest
   std::vector<WireSize> sizes;
   std::size_t buckets = 0;
   double loss = 0;  // of the last step
 };
-
-// A table shows this many layers.
-inline constexpr std::size_t most_layers = 40;
 
 // Positions of the `count` largest layers, in order of position.
 std::vector<std::size_t> largest(const std::vector<Layer>& layers, std::size_t count);

@@ -72,12 +72,12 @@ class Onlooker {
 
 class Inspector {
  public:
-  explicit Inspector(const ModelSettings& settings)
+  Inspector(const ModelSettings& settings, const std::vector<Config>& schemes)
       : settings_(training_of(settings)),
         group_(std::move(make_local_groups(1).front())),
         learner_(settings_, *group_, settings.threads),
         optimizer_(settings_, learner_.buckets()) {
-    for (const Config& scheme : schemes_of(settings)) {
+    for (const Config& scheme : schemes) {
       onlookers_.push_back(std::make_unique<Onlooker>(scheme, learner_.buckets()));
     }
     for (const Bucket& bucket : learner_.buckets()) copies_.emplace_back(bucket.elements());
@@ -143,8 +143,7 @@ class Inspector {
       }
     }
     findings.whole = energy_of(spans);
-    findings.shown = most_layers;
-    const auto shown = largest(findings.layers, findings.shown);
+    const auto shown = largest(findings.layers, most_layers);
     const std::set<std::size_t> apart(shown.begin(), shown.end());
     Spans rest;
     for (std::size_t i = 0; i < spans.size(); ++i) {
@@ -167,7 +166,8 @@ class Inspector {
 
 void inspect_model(const ModelSettings& settings) {
   if (settings.threads > 0) set_threads(settings.threads);
-  report(settings, Inspector(settings).run());
+  const std::vector<Config> schemes = schemes_of(settings);  // before any work, since it may refuse
+  report(settings, Inspector(settings, schemes).run());
 }
 
 }  // namespace thinwire::apps
