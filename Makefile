@@ -11,7 +11,7 @@ SOURCES = $(shell git ls-files '*.cc' '*.h')
 help:
 	@echo "make build    build the library, the thinwire command and the tests (build/release)"
 	@echo "make test     all tests: release, ASan + UBSan, TSan, a short run of every fuzzer"
-	@echo "make demo     train a network over 4 MPI processes, dense against dgc"
+	@echo "make demo     train on real data over 4 workers and an emulated thin link: a table and a page of dense, topk, dgc"
 	@echo "make bench    every benchmark, each row with its floor"
 	@echo "make fuzz     every fuzzer, RUNS executions each (default 10 million)"
 	@echo "make format   clang-format on all sources"
@@ -46,7 +46,9 @@ fuzz: build-fuzz
 	fuzz/run.sh
 
 demo: build
-	examples/mpi_digits/demo.sh
+	build/release/apps/thinwire compare --schemes dense,topk:feedback=off,topk,dgc:density=0.001,warmup=60 \
+	  --model mlp --data digits --workers 4 --steps 600 --lr 0.2 --schedule cosine --link 100mbit,1ms \
+	  --report-every 15 --report build/demo.html --json build/demo.json
 
 format: setup
 	clang-format -i $(SOURCES)

@@ -1,4 +1,4 @@
-// compare.cc: `thinwire compare`: trains once per scheme, then one table and one page.
+// compare.cc: `thinwire compare`: trains once per scheme and seed, then one table and one page.
 // SPDX-License-Identifier: Apache-2.0
 #include <cstdlib>
 #include <ctime>
@@ -9,6 +9,7 @@
 
 #include "apps/process.h"
 #include "apps/report_html.h"
+#include "apps/seeds.h"
 #include "apps/verb.h"
 #include "thinwire/core/error.h"
 
@@ -21,6 +22,7 @@ struct Settings {
   std::string schemes, preset, from;
   std::string report = usual_report;
   std::string json;
+  int seeds = 1;
   std::string trainer;              // a program instead of our own `train`, for tests
   std::vector<std::string> passed;  // flags of train
 };
@@ -147,7 +149,7 @@ Row read_json(const std::string& path) {
   return document.is_discarded() ? Row() : document;
 }
 
-std::vector<std::string> command_of(const Settings& settings, const Plan& plan,
+std::vector<std::string> command_of(const Settings& settings, const Plan& plan, int seed,
                                     const std::string& json) {
   std::vector<std::string> words;
   if (settings.trainer.empty()) {
@@ -156,6 +158,7 @@ std::vector<std::string> command_of(const Settings& settings, const Plan& plan,
     words = {settings.trainer};
   }
   words.insert(words.end(), settings.passed.begin(), settings.passed.end());
+  if (settings.seeds > 1) words.insert(words.end(), {"--seed", std::to_string(seed)});
   words.insert(words.end(), {"--scheme", plan.scheme, "--json", json});
   return words;
 }
@@ -169,16 +172,25 @@ void check_ending(const Ending& ending, const Plan& plan) {
   fail(text, ending.interrupted ? "" : "; its message is above");
 }
 
-Row run_plan(const Settings& settings, const Plan& plan, const Scratch& scratch) {
+Row run_once(const Settings& settings, const Plan& plan, int seed, const Scratch& scratch) {
   const std::string json = scratch.path("run.json");
   std::filesystem::remove(json);
-  check_ending(run_program(command_of(settings, plan, json)), plan);
-  const Row document = read_json(json);
+  check_ending(run_program(command_of(settings, plan, seed, json)), plan);
+  Row document = read_json(json);
   if (!document.is_object() || !document.contains("final")) {
     fail("the training with scheme ", plan.scheme, " wrote no result");
   }
+  return document;
+}
+
+Row run_plan(const Settings& settings, const Plan& plan, const Scratch& scratch) {
+  std::vector<Row> documents;
+  for (int seed = 1; seed <= settings.seeds; ++seed) {
+    documents.push_back(run_once(settings, plan, seed, scratch));
+    std::cout << std::endl;
+  }
   Row run = {{"label", plan.label}, {"scheme", plan.scheme}};
-  run.update(document);
+  run.update(over_seeds(documents));
   return run;
 }
 
@@ -190,7 +202,6 @@ Row run_all(const Settings& settings, const std::vector<Plan>& plans) {
     if (plans[i].label != plans[i].scheme) std::cout << "  (" << plans[i].scheme << ")";
     std::cout << " ==" << std::endl;
     runs.push_back(run_plan(settings, plans[i], scratch));
-    std::cout << std::endl;
   }
   return runs;
 }
@@ -219,12 +230,15 @@ std::string command_text(const Settings& settings) {
   std::string text = "thinwire compare";
   if (!settings.schemes.empty()) text += " --schemes " + quoted(settings.schemes);
   if (!settings.preset.empty()) text += " --preset " + quoted(settings.preset);
+  if (settings.seeds > 1) text += " --seeds " + std::to_string(settings.seeds);
   for (const std::string& word : settings.passed) text += " " + quoted(word);
   return text;
 }
 
 Row compared(const Settings& settings) {
   check_passed(settings.passed);
+  if (settings.seeds > 1 && !passed_value(settings.passed, "--seed").empty())
+    throw BadInput("--seeds N trains with the seeds 1 to N: leave --seed out");
   const std::vector<Plan> plans = plans_of(settings);
   Row comparison = about_machine();
   comparison["command"] = command_text(settings);
@@ -251,6 +265,8 @@ const std::vector<Column> columns = {
     {"scheme", "scheme", Show::text},
     {"accuracy", "accuracy", Show::number},
     {"perplexity", "perplexity", Show::number},
+    {"seeds", "seeds", Show::count},
+    {"range", "from - to", Show::text},
     {"loss", "loss", Show::number},
     {"bytes_per_step", "bytes/step", Show::bytes},
     {"ratio", "ratio", Show::number},
@@ -281,13 +297,14 @@ void run(const Settings& settings) {
 
 void add_compare(CLI::App& parent) {
   const auto settings = std::make_shared<Settings>();
-  CLI::App* verb = add_verb(
-      parent, "compare",
-      "Train once per scheme, then show the runs side by side: a table here, and a page with\n"
-      "loss against steps, bytes and time. All other flags are those of `thinwire train`",
-      "thinwire compare --schemes dense,topk,dgc:density=0.001,warmup=100 --data digits "
-      "--workers 4 --steps 500 --link 100mbit,1ms",
-      settings->json);
+  CLI::App* verb =
+      add_verb(parent, "compare",
+               "Train once per scheme (and seed), then show the runs side by side: a table here, "
+               "and a page with\n"
+               "loss against steps, bytes and time. All other flags are those of `thinwire train`",
+               "thinwire compare --schemes dense,topk,dgc:density=0.001,warmup=100 --data digits "
+               "--workers 4 --steps 500 --link 100mbit,1ms",
+               settings->json);
   auto* schemes = verb->add_option("--schemes", settings->schemes, "Which, with options")
                       ->type_name("A,B:KEY=VALUE,...");
   auto* preset = verb->add_option("--preset", settings->preset,
@@ -299,6 +316,10 @@ void add_compare(CLI::App& parent) {
       ->type_name("FILE")
       ->excludes(schemes)
       ->excludes(preset);
+  verb->add_option("--seeds", settings->seeds, "Train with the seeds 1 to N; the table has means")
+      ->type_name("N")
+      ->check(CLI::Range(1, 1000))
+      ->capture_default_str();
   verb->add_option("--report", settings->report, "The page")
       ->type_name("FILE")
       ->check(check_output_path)

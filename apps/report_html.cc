@@ -105,12 +105,26 @@ std::string replicas_cell(const Row& row) {
   return tag("td", bad ? tag("span", text, "class=\"bad\"") : text, "data-label=\"replicas\"");
 }
 
+// From where to where the quality went over the seeds; empty with one seed.
+std::string range_text(const Row& row) {
+  const std::string range = words(row, "range"), seeds = words(row, "seeds");
+  if (range.empty()) return "";
+  return tag("span", escaped_markup(range) + " over " + seeds + " seeds", "class=\"quiet\"");
+}
+
 std::string name_cell(const Row& row, std::size_t index) {
   const std::string scheme = escaped_markup(words(row, "scheme"));
   const std::string run = words(row, "run");
-  if (run.empty()) return tag("td", key_of(index) + scheme);
+  if (run.empty()) return tag("td", key_of(index) + scheme + range_text(row));
   return tag("td", key_of(index) + escaped_markup(run) +
-                       tag("span", tag("code", scheme), "class=\"quiet\""));
+                       tag("span", tag("code", scheme), "class=\"quiet\"") + range_text(row));
+}
+
+std::string seeds_text(const Rows& rows) {
+  const std::string seeds = rows.empty() ? "" : words(rows[0], "seeds");
+  return seeds.empty() ? ""
+                       : " Numbers are means over " + seeds +
+                             " seeds; the curves below are those of the first.";
 }
 
 std::string headline_table(const Rows& rows) {
@@ -408,7 +422,8 @@ std::string report_html(const Row& comparison) {
          notice(comparison) + tag("h2", "At the end") + "\n" + headline_table(rows) +
          tag("p",
              "Bytes are what one worker's encoders wrote; the ratio is to the same gradients as "
-             "f32. Speed is in steps per second, against the first row.",
+             "f32. Speed is in steps per second, against the first row." +
+                 seeds_text(rows),
              "class=\"quiet\"") +
          "\n" + charts(runs) + bars(runs) + setting(comparison, runs) +
          "</main>\n</body>\n</html>\n";

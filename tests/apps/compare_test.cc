@@ -152,10 +152,27 @@ TEST_F(Compare, AblationOfDgc) {
   std::vector<std::string> schemes;
   for (const json& row : result) schemes.push_back(row["scheme"]);
   EXPECT_EQ(schemes, (std::vector<std::string>{"dense", "topk:density=0.01,feedback=off",
-                                               "topk:density=0.01", "dgc:density=0.01",
+                                               "topk:density=0.01", "dgc:density=0.01,mask=off",
+                                               "dgc:density=0.01,mask=off,warmup=10",
                                                "dgc:density=0.01,warmup=10"}));
   EXPECT_EQ(result[4]["run"], "+ warm-up");
+  EXPECT_EQ(result[5]["run"], "all: + factor masking");
   EXPECT_EQ(rows("compare --preset dgc-ablation:clip=1,warmup=7 " + stand_in()).size(), 6u);
+}
+
+// The stand-in's accuracy is its seed / 10: 0.1, 0.2, 0.3.
+TEST_F(Compare, SeveralSeedsAreAveraged) {
+  const std::string by_seed =
+      "seed=$(echo \"$*\" | sed 's/.*--seed //; s/ .*//')\n"
+      "sed -i \"s/\\\"accuracy\\\":[0-9.]*/\\\"accuracy\\\":0.$seed/\" '" +
+      path("result.json") + "'";
+  const json result = rows("compare --schemes dense,topk --seeds 3 " + stand_in(by_seed));
+  ASSERT_EQ(result.size(), 2u);
+  EXPECT_NEAR(result[1]["accuracy"].get<double>(), 0.2, 1e-9);
+  EXPECT_EQ(result[1]["seeds"], 3);
+  EXPECT_EQ(result[1]["range"], "0.1000 - 0.3000");
+  EXPECT_TRUE(contains(read(path("page.html")), "over 3 seeds"));
+  expect_refused("compare --schemes dense --seeds 2 --seed 5 " + stand_in(), {"--seeds", "--seed"});
 }
 
 TEST_F(Compare, AFailingRunIsNamed) {
