@@ -16,6 +16,7 @@ void add_verbs(CLI::App& command) {
   add_bench_kernels(*bench);
   add_bench_wire(*bench);
   add_bench_exchange(*bench);
+  add_bench_step(*bench);
   add_train(command);
   add_compare(command);
   add_inspect(command);

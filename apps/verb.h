@@ -29,6 +29,7 @@ inline constexpr int exit_bad_input = 2;
 void add_bench_kernels(CLI::App& parent);
 void add_bench_wire(CLI::App& parent);
 void add_bench_exchange(CLI::App& parent);
+void add_bench_step(CLI::App& parent);
 void add_compare(CLI::App& parent);
 void add_inspect(CLI::App& parent);
 void add_schemes(CLI::App& parent);

@@ -10,14 +10,19 @@ namespace thinwire::train {
 namespace {
 
 std::unique_ptr<Group> make_plain(const Settings& settings, const Place& place) {
-  GroupOptions options;
-  options.timeout = std::chrono::milliseconds(static_cast<std::int64_t>(settings.timeout * 1e3));
+  const GroupOptions options = options_of(settings);
   if (settings.kind == Engine::mpi) return make_mpi_engine(options);
   if (place.world == 1) return std::move(make_local_groups(1, options).front());
   return make_gloo_group({place.host, place.port, place.rank, place.world}, options);
 }
 
 }  // namespace
+
+GroupOptions options_of(const Settings& settings) {
+  GroupOptions options;
+  options.timeout = std::chrono::milliseconds(static_cast<std::int64_t>(settings.timeout * 1e3));
+  return options;
+}
 
 std::unique_ptr<Group> make_group(const Settings& settings, const Place& place) {
   std::unique_ptr<Group> group = make_plain(settings, place);

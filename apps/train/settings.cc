@@ -30,14 +30,6 @@ void add_task(CLI::App& verb, Settings& s) {
   verb.add_option("--scheme", s.scheme, "How gradients travel; see `thinwire schemes`")
       ->type_name("NAME:KEY=VALUE,...")
       ->capture_default_str();
-  auto* steps = verb.add_option("--steps", s.steps, "Steps of the whole training")
-                    ->check(CLI::PositiveNumber);
-  verb.add_option("--epochs", s.epochs, "The same in passes over the data")
-      ->check(CLI::PositiveNumber)
-      ->excludes(steps)
-      ->capture_default_str();
-  verb.add_option("--stop", s.stop, "End after this step; schedules still follow --steps")
-      ->check(CLI::PositiveNumber);
   verb.add_option("--batch", s.batch, "Examples per worker and backward pass")
       ->check(CLI::Range(std::int64_t{1}, std::int64_t{1} << 20))
       ->capture_default_str();
@@ -51,6 +43,17 @@ void add_task(CLI::App& verb, Settings& s) {
       ->check(CLI::IsMember({"f32", "bf16"}))
       ->capture_default_str();
   verb.add_option("--seed", s.seed, "Of weights, batches and dropout")->capture_default_str();
+}
+
+void add_length(CLI::App& verb, Settings& s) {
+  auto* steps = verb.add_option("--steps", s.steps, "Steps of the whole training")
+                    ->check(CLI::PositiveNumber);
+  verb.add_option("--epochs", s.epochs, "The same in passes over the data")
+      ->check(CLI::PositiveNumber)
+      ->excludes(steps)
+      ->capture_default_str();
+  verb.add_option("--stop", s.stop, "End after this step; schedules still follow --steps")
+      ->check(CLI::PositiveNumber);
 }
 
 void add_optimizer(CLI::App& verb, Settings& s) {
@@ -76,16 +79,19 @@ void add_machine(CLI::App& verb, Settings& s) {
   verb.add_option("--bucket-mb", s.bucket_mb, "Megabytes of gradients that travel together")
       ->check(CLI::Range(0.001, 4096.0))
       ->capture_default_str();
-  verb.add_option("--link", s.link, "Emulate a link of this bandwidth and latency")
-      ->type_name("100mbit,1ms");
-  verb.add_option("--engine", s.engine, "gloo, or mpi (under mpirun)")
-      ->check(CLI::IsMember({"gloo", "mpi"}))
-      ->capture_default_str();
   verb.add_option("--timeout", s.timeout, "Seconds after which a silent worker ends the job")
       ->check(CLI::Range(0.1, 86400.0))
       ->capture_default_str();
   verb.add_option("--threads", s.threads, "Threads per worker; default 1 beside others")
       ->check(CLI::Range(1, 1024));
+}
+
+void add_wire(CLI::App& verb, Settings& s) {
+  verb.add_option("--link", s.link, "Emulate a link of this bandwidth and latency")
+      ->type_name("100mbit,1ms");
+  verb.add_option("--engine", s.engine, "gloo, or mpi (under mpirun)")
+      ->check(CLI::IsMember({"gloo", "mpi"}))
+      ->capture_default_str();
 }
 
 void add_files(CLI::App& verb, Settings& s) {
@@ -170,10 +176,16 @@ std::vector<std::pair<std::string, std::string>> Settings::identity(int world) c
 }
 
 void describe(CLI::App& verb, Settings& settings) {
-  add_task(verb, settings);
+  describe_step(verb, settings);
+  add_length(verb, settings);
   add_optimizer(verb, settings);
-  add_machine(verb, settings);
+  add_wire(verb, settings);
   add_files(verb, settings);
+}
+
+void describe_step(CLI::App& verb, Settings& settings) {
+  add_task(verb, settings);
+  add_machine(verb, settings);
 }
 
 void check(Settings& s) {

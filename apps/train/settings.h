@@ -67,8 +67,9 @@ struct Settings {
   std::vector<std::pair<std::string, std::string>> identity(int world) const;
 };
 
-// Adds the flags to the verb.
+// Adds the flags to the verb: all of them, or those that change what a step costs.
 void describe(CLI::App& verb, Settings& settings);
+void describe_step(CLI::App& verb, Settings& settings);
 
 // What no single flag can know; fills in the rest. Throws BadInput.
 void check(Settings& settings);

@@ -1,13 +1,13 @@
 #!/usr/bin/env python3
 """train.py: runs `thinwire train` as its users do, and checks what it says and leaves behind.
-    train.py CASE PROGRAM       CASE: a function below whose name starts with case_, without that prefix
+    train.py CASE PROGRAM [LAUNCHER]      CASE: a function below whose name starts with case_, without that prefix
 """
 import glob, json, os, signal, subprocess, sys, tempfile, time
 
-PROGRAM = sys.argv[2]
+PROGRAM, LAUNCHER = (sys.argv + [""])[2:4]
 SCRATCH = tempfile.TemporaryDirectory()
 SCHEMES = ["dense", "topk:density=0.01", "dgc:density=0.01,warmup=8"]
-CLEAN = {k: v for k, v in os.environ.items() if not k.startswith(("RANK", "WORLD_SIZE", "OMPI_", "PMI_", "SLURM_"))}
+CLEAN = {k: v for k, v in os.environ.items() if not k.startswith(("RANK", "WORLD_SIZE", "OMPI_COMM_", "PMI_", "SLURM_"))}
 
 
 def path(name):
@@ -136,18 +136,32 @@ def case_repeats():
         fail("another seed changed nothing")
 
 
+def other_schemes():
+    """Those of the registry that SCHEMES does not name."""
+    out = path("schemes.json")
+    subprocess.run([PROGRAM, "schemes", "--json", out], check=True, capture_output=True)
+    with open(out) as file:
+        names = [row["name"] for row in json.load(file)["rows"]]
+    return [name for name in names if name not in [scheme.split(":")[0] for scheme in SCHEMES]]
+
+
+def resumes(scheme, workers, steps, flags):
+    flags += f" --data digits --workers {workers} --steps {steps} --schedule linear --threads 1 --scheme {scheme}"
+    whole = train(flags + " --eval-every 5")["final"]
+    first = train(flags + f" --stop {steps // 2} --save {path('state')}")["final"]
+    second = train(flags + f" --resume {path('state')}")["final"]
+    print(f"{scheme}, {workers} workers: {whole['checksum']} at once, {second['checksum']} in two halves")
+    if first["steps"] != steps // 2 or second["steps"] != steps or first["checksum"] == second["checksum"]:
+        fail("the halves did not train")
+    if whole["checksum"] != second["checksum"] or whole["test_loss"] != second["test_loss"]:
+        fail(f"{scheme}: the resumed run differs: {whole} {second}")
+
+
 def case_resumes(workers):
     for scheme in SCHEMES:
-        flags = f"--model resnet20 --data digits --batch 4 --workers {workers} --steps 20 --schedule linear --bucket-mb 0.2 --scheme {scheme}"
-        flags += " --weight-decay 1e-4 --threads 1"
-        whole = train(flags + " --eval-every 5")["final"]
-        first = train(flags + f" --stop 10 --save {path('state')}")["final"]
-        second = train(flags + f" --resume {path('state')}")["final"]
-        print(f"{scheme}, {workers} workers: {whole['checksum']} at once, {second['checksum']} in two halves")
-        if first["steps"] != 10 or second["steps"] != 20 or first["checksum"] == second["checksum"]:
-            fail("the halves did not train")
-        if whole["checksum"] != second["checksum"] or whole["test_loss"] != second["test_loss"]:
-            fail(f"{scheme}: the resumed run differs: {whole} {second}")
+        resumes(scheme, workers, 20, "--model resnet20 --batch 4 --bucket-mb 0.2 --weight-decay 1e-4")
+    for scheme in other_schemes():
+        resumes(scheme, workers, 6, "--model mlp --bucket-mb 0.2")
 
 
 def case_resumes_1():
@@ -281,6 +295,45 @@ def case_joins():
     done = subprocess.run(flags + ["--workers", "3"], env={**CLEAN, "RANK": "0", "WORLD_SIZE": "2"}, capture_output=True, text=True)
     if done.returncode != 2 or "has 2 workers" not in done.stderr:
         fail(f"--workers in a job of 2: {done.stderr}")
+
+
+def joins_under(launcher, flags):
+    """A few steps as two workers of a real launcher, which trains as our own job does."""
+    out = path("launched.json")
+    command_line = launcher + command(f"--model mlp --data digits --steps 4 --json {out} {flags}")
+    done = subprocess.run(command_line, env=CLEAN, capture_output=True, text=True, timeout=200)
+    if done.returncode != 0 or "2 workers" not in done.stdout:
+        fail(f"{launcher[0]}: code {done.returncode}: {done.stdout}{done.stderr}")
+    with open(out) as file:
+        joined = json.load(file)["final"]
+    own = train("--model mlp --data digits --steps 4 --workers 2")["final"]
+    print(f"{launcher[0]}: {joined['checksum']}, by ourselves: {own['checksum']}")
+    if joined["steps"] != 4 or joined["checksum"] != own["checksum"]:
+        fail(f"under {launcher[0]} it trains otherwise")
+
+
+def case_torchrun():
+    joins_under([LAUNCHER, "--standalone", "--nproc-per-node", "2", "--no-python"], "")
+
+
+def case_mpirun():
+    joins_under([LAUNCHER, "-n", "2"], "--engine mpi")
+
+
+def case_bench():
+    """`thinwire bench step`: both loops run, and the ratio is there."""
+    out = path("bench.json")
+    line = [PROGRAM, "bench", "step", "--batch", "8", "--workers", "2", "--steps", "2", "--pairs", "3", "--json", out]
+    done = subprocess.run(line, env=CLEAN, capture_output=True, text=True, timeout=100)
+    if done.returncode != 0 or "ratio" not in done.stdout:
+        fail(f"bench step: code {done.returncode}: {done.stdout}{done.stderr}")
+    with open(out) as file:
+        row = json.load(file)["rows"][0]
+    if row["workers"] != 2 or row["pairs"] != 3 or not row["ratio_low"] <= row["ratio"] <= row["ratio_high"]:
+        fail(f"bench step: {row}")
+    done = subprocess.run(line[:3] + ["--workers", "1"], env=CLEAN, capture_output=True, text=True)
+    if done.returncode != 2 or "--workers 2" not in done.stderr:
+        fail(f"bench step with one worker: {done.returncode}, {done.stderr}")
 
 
 globals()["case_" + sys.argv[1]]()

@@ -31,4 +31,9 @@ struct Rendezvous {
 std::unique_ptr<Group> make_gloo_group(const Rendezvous& rendezvous,
                                        const GroupOptions& options = {});
 
+// The backend of such a group alone, for a program that wants c10d's own collectives. Ranks that make several groups or
+// backends at one address must make them in the same order.
+c10::intrusive_ptr<c10d::Backend> make_gloo_backend(const Rendezvous& rendezvous,
+                                                    const GroupOptions& options = {});
+
 }  // namespace thinwire

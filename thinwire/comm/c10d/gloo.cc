@@ -113,14 +113,6 @@ std::shared_ptr<gloo::transport::Device> device_for(const Rendezvous& at) {
   return address.empty() ? Gloo::createDefaultDevice() : Gloo::createDeviceForHostname(address);
 }
 
-c10::intrusive_ptr<c10d::Backend> make_gloo(const Store& store, const Rendezvous& at,
-                                            const GroupOptions& options) {
-  auto gloo = c10d::ProcessGroupGloo::Options::create(options.timeout);
-  gloo->devices.push_back(device_for(at));
-  gloo->threads = 1;  // they run Gloo's own collectives, of which we use none
-  return c10::make_intrusive<c10d::ProcessGroupGloo>(store, at.rank, at.world, gloo);
-}
-
 void check(const Rendezvous& at) {
   if (at.world < 1 || at.rank < 0 || at.rank >= at.world)
     fail("c10d group: expected a rank from 0 to world - 1, got rank ", at.rank, " of ", at.world);
@@ -128,22 +120,41 @@ void check(const Rendezvous& at) {
     fail("c10d group: rank ", at.rank, ": expected the port where the workers meet (MASTER_PORT)");
 }
 
-}  // namespace
+struct Met {
+  Store store;
+  c10::intrusive_ptr<c10d::Backend> backend;
+};
 
-std::unique_ptr<Group> make_gloo_group(const Rendezvous& at, const GroupOptions& options) {
-  check(at);
-  if (at.world == 1) return torch_engine::make_group({}, options, {});
+Met meet(const Rendezvous& at, const GroupOptions& options) {
   const auto deadline = Clock::now() + options.timeout;
   try {
     const Store store = connect(at, options);
     wait_for_all(store, at, deadline);
-    return torch_engine::make_group(make_gloo(store, at, options), options,
-                                    {store, agent_holds_store() ? -1 : 0});
+    auto gloo = c10d::ProcessGroupGloo::Options::create(options.timeout);
+    gloo->devices.push_back(device_for(at));
+    return {store,
+            c10::make_intrusive<c10d::ProcessGroupGloo>(store, at.rank, at.world, std::move(gloo))};
   } catch (const std::exception& error) {
     const std::string text = error.what();
     fail("rank ", at.rank, " of ", at.world, ": no meeting at ", address_of(at), " within ",
          options.timeout.count(), " ms: ", text.substr(0, text.find('\n')));
   }
+}
+
+}  // namespace
+
+c10::intrusive_ptr<c10d::Backend> make_gloo_backend(const Rendezvous& at,
+                                                    const GroupOptions& options) {
+  check(at);
+  return meet(at, options).backend;
+}
+
+std::unique_ptr<Group> make_gloo_group(const Rendezvous& at, const GroupOptions& options) {
+  check(at);
+  if (at.world == 1) return torch_engine::make_group({}, options, {});
+  Met met = meet(at, options);
+  return torch_engine::make_group(std::move(met.backend), options,
+                                  {std::move(met.store), agent_holds_store() ? -1 : 0});
 }
 
 }  // namespace thinwire

@@ -135,7 +135,7 @@ World::~World() {
     const std::lock_guard lock(mutex_);
     ending_ = true;
   }
-  changed_.notify_all();
+  called_.notify_all();
   thread_.join();
 }
 
@@ -176,11 +176,10 @@ void World::launch(const std::shared_ptr<Job>& job, const std::function<void()>&
   } catch (const Lost& lost) {
     job->lost = lost;
   }
-  {
-    const std::lock_guard lock(mutex_);
-    jobs_.push_back(job);
-  }
-  changed_.notify_all();
+  const std::lock_guard lock(mutex_);
+  jobs_.push_back(job);
+  if (job->has_steps || job->lost) needed_ = true;
+  if (needed_ || !failure_.empty()) called_.notify_all();
 }
 
 World::Message World::send(ConstBytes from, int peer, const Job& job) {
@@ -222,42 +221,66 @@ void World::wait(const Message& message, int peer) {
   if (!text.empty()) throw Lost{peer, text};
 }
 
-bool World::is_done(const Job& job) const {
-  const std::lock_guard lock(mutex_);
-  return job.done;
+void World::finish(const Job& job) {
+  std::unique_lock lock(mutex_);
+  while (!job.done) {
+    if (driven_ || !failure_.empty())
+      changed_.wait(lock);
+    else
+      drive(lock);
+  }
+  if (job.lost) throw Error(failure_);
 }
 
-bool World::wait_for(const Job& job, milliseconds limit) const {
+bool World::done_within(const Job& job, milliseconds limit) {
   std::unique_lock lock(mutex_);
-  if (!changed_.wait_for(lock, limit, [&] { return job.done; })) return false;
-  if (job.lost) throw Error(failure_);
-  return true;
+  if (job.done) return true;
+  needed_ = true;
+  called_.notify_all();
+  return changed_.wait_for(lock, limit, [&] { return job.done; });
 }
 
 void World::loop() {
   std::unique_lock lock(mutex_);
+  const auto has_work = [&] {
+    return !driven_ && (!failure_.empty() || (needed_ && !jobs_.empty()));
+  };
   for (;;) {
-    changed_.wait(lock, [&] { return ending_ || !failure_.empty() || !jobs_.empty(); });
+    called_.wait(lock, [&] { return ending_ || has_work(); });
     if (!failure_.empty()) break;
-    if (jobs_.empty()) return;
-    const auto job = jobs_.front();
-    lock.unlock();
-    run(*job);
-    lock.lock();
+    if (!has_work()) return;
+    drive(lock);
   }
   lock.unlock();
   close();
   // Calls that were being issued when the group failed arrive late: they fail too.
   for (lock.lock(); !ending_;) {
-    for (const auto& job : jobs_) {
-      job->done = true;
-      if (!job->lost) job->lost.emplace();
-      job->finish = nullptr;
-    }
-    jobs_.clear();
+    fail_all();
     changed_.notify_all();
-    changed_.wait(lock, [&] { return ending_ || !jobs_.empty(); });
+    called_.wait(lock, [&] { return ending_ || !jobs_.empty(); });
   }
+}
+
+// Ends the first of the line.
+void World::drive(std::unique_lock<std::mutex>& lock) {
+  driven_ = true;
+  const auto job = jobs_.front();
+  lock.unlock();
+  run(*job);
+  lock.lock();
+  driven_ = false;
+  if (jobs_.empty()) needed_ = false;
+  changed_.notify_all();
+  if (needed_ || !failure_.empty()) called_.notify_all();
+}
+
+void World::fail_all() {
+  for (const auto& job : jobs_) {
+    job->done = true;
+    if (!job->lost) job->lost.emplace();
+    job->finish = nullptr;
+  }
+  jobs_.clear();
 }
 
 void World::run(Job& job) {
@@ -266,16 +289,13 @@ void World::run(Job& job) {
     job.finish();
   } catch (const Lost& lost) {
     give_up(job.position, lost);
-    return;  // the loop ends this job with all the others
+    return;  // the world's thread ends this job with all the others
   }
   job.finish = nullptr;
-  {
-    const std::lock_guard lock(mutex_);
-    jobs_.pop_front();
-    add(traffic_, job.traffic);
-    job.done = true;
-  }
-  changed_.notify_all();
+  const std::lock_guard lock(mutex_);
+  jobs_.pop_front();
+  add(traffic_, job.traffic);
+  job.done = true;
 }
 
 // Connections go, so that ranks that wait for us see it. First the messages: they point to them.
@@ -298,7 +318,7 @@ void World::break_off(const std::string& text) {
     waiting = current_;
   }
   if (waiting) waiting->abort();
-  changed_.notify_all();
+  called_.notify_all();
 }
 
 // The words first, the broken connections second: who sees the latter looks for the former.

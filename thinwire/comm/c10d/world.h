@@ -1,5 +1,10 @@
-// world.h: what the collectives of one c10d group share: messages, the thread that ends collectives
-// in order, the failure, and the roll call that finds out who is silent. Internal to the engine.
+// world.h: what the collectives of one c10d group share: messages, the line in which collectives are
+// ended, the failure, and the roll call that finds out who is silent. Internal to the engine.
+//
+// Collectives are ended one by one, in the order of issue, by one thread at a time: whoever waits
+// for one works off the line up to it. A thread of the world's own does so only where nobody may be
+// waiting and something must be done: a collective of several steps, one that is polled, a failure.
+// Waking it for every collective would cost more than a small one takes.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -61,11 +66,12 @@ class Pool {
   std::shared_ptr<Shelf> shelf_ = std::make_shared<Shelf>();
 };
 
-// A collective under way. `finish` runs on the world's thread, may block, and may throw Lost.
+// A collective under way. `finish` may block, and may throw Lost.
 struct Job {
   Position position;
   Traffic traffic;
   int tag = 0;
+  bool has_steps = false;  // has more to send once something has come
   std::function<void()> finish;
   std::optional<Lost> lost;  // found when it was begun
   bool done = false;         // guarded by the world's mutex
@@ -95,18 +101,19 @@ class World {
   // Throws when the group has failed; else gives the call its number.
   std::shared_ptr<Job> issue(const Call& call);
 
-  // Posts the first messages of a job, then leaves the rest to the thread.
+  // Posts the first messages of a job and puts it in the line.
   void launch(const std::shared_ptr<Job>& job, const std::function<void()>& begin);
 
   // Messages between two ranks with the same tag arrive in order. A receive takes any message up to
   // its length. The memory must live until wait(), or until the job is done.
   Message send(ConstBytes from, int peer, const Job& job);
   Message receive(Bytes to, int peer, const Job& job);
-  void wait(const Message& message, int peer);  // on the world's thread only
+  void wait(const Message& message, int peer);  // inside Job::finish only
 
-  bool is_done(const Job& job) const;
-  // True when it is done within the limit; throws the failure of the group.
-  bool wait_for(const Job& job, std::chrono::milliseconds limit) const;
+  // Works until the job is done; throws the failure of the group.
+  void finish(const Job& job);
+  // True when it is done within the limit, by the world's thread; does not throw.
+  bool done_within(const Job& job, std::chrono::milliseconds limit);
 
   // Ends the group: nothing under way will be done.
   void break_off(const std::string& text);
@@ -121,7 +128,9 @@ class World {
   using Answers = std::vector<std::optional<Statement>>;  // by rank
 
   void loop();
+  void drive(std::unique_lock<std::mutex>& lock);
   void run(Job& job);
+  void fail_all();
   void give_up(const Position& position, const Lost& lost);
   void close();
   bool failed() const;
@@ -143,10 +152,13 @@ class World {
   std::mutex posting_;  // c10d does not promise that two threads may post at once
   c10::intrusive_ptr<c10d::Backend> backend_;
 
-  mutable std::mutex mutex_;  // guards what follows
-  mutable std::condition_variable changed_;
+  mutable std::mutex mutex_;         // guards what follows
+  std::condition_variable changed_;  // for those who wait for a job
+  std::condition_variable called_;   // for the world's thread
   std::deque<std::shared_ptr<Job>> jobs_;
-  Message current_;  // what the thread is waiting for
+  bool driven_ = false;  // some thread works off the line
+  bool needed_ = false;  // the world's thread shall, until the line is empty
+  Message current_;      // what the working thread is waiting for
   Traffic traffic_;
   Call recent_[Statement::kMemory];
   std::uint64_t issued_ = 0;

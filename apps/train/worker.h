@@ -1,0 +1,57 @@
+// worker.h: this process as one worker of its job, whatever its task there is. No torch here.
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <memory>
+#include <optional>
+
+#include "apps/train/engine.h"
+#include "apps/train/launch.h"
+#include "apps/train/settings.h"
+#include "apps/verb.h"
+#include "thinwire/core/parallel.h"
+
+namespace thinwire::train {
+
+inline int threads_of(const Settings& settings, const Place& place) {
+  if (settings.threads > 0) return settings.threads;
+  return place.beside_others ? 1 : 0;
+}
+
+[[noreturn]] inline void give_up(const Settings& settings, const Place& place,
+                                 const std::string& text, int code) {
+  if (settings.kind == Engine::mpi && place.world > 1) abort_mpi_engine(text);
+  leave(place, text, code);
+}
+
+// Calls make(group, place, threads), then run() of what it returns a pointer to.
+template <typename Make>
+void work(const Settings& settings, const Place& place, const Make& make) {
+  // Out here, since an error must not destroy them: that could wait for workers that are gone.
+  std::unique_ptr<Group> group;
+  decltype(make(*group, place, 0)) task;
+  try {
+    const int threads = threads_of(settings, place);
+    if (threads > 0) set_threads(threads);
+    group = make_group(settings, place);
+    task = make(*group, place, threads);
+    task->run();
+  } catch (const apps::BadInput& error) {
+    give_up(settings, place, error.what(), apps::exit_bad_input);
+  } catch (const std::exception& error) {
+    give_up(settings, place, error.what(), apps::exit_failure);
+  }
+}
+
+// Does the task where this process is a worker; else starts the workers, and waits for them.
+template <typename Make>
+void work_or_launch(const Settings& settings, const Make& make) {
+  const std::optional<Place> place = find_place(settings);
+  if (place) {
+    work(settings, *place, make);
+  } else {
+    launch(settings.workers);
+  }
+}
+
+}  // namespace thinwire::train
