@@ -95,10 +95,9 @@ std::size_t place_of(const World& world, int peer) {
 }
 
 // Every rank sums one share of the buffer and sends the sum to all others: two steps, and the bytes
-// of a ring. Two ranks save the second step while adding everything twice costs less than it: each
-// sums the whole, and since a sum is the same bits from both sides (reduce.h), so are the results. A
-// share is summed in one fixed order, and travels in segments: while one is being added, the next is
-// on the wire.
+// of a ring. Two ranks save the second step: each sums the whole, and since a sum is the same bits
+// from both sides (reduce.h), so are the results. A share is summed in one fixed order, and travels
+// in segments: while one is being added, the next is on the wire.
 class Shares {
  public:
   Shares(World& world, const Job& job, Bytes data)
@@ -138,10 +137,9 @@ class Shares {
  private:
   static constexpr std::size_t kSegment = std::size_t{1} << 18;
   static constexpr std::size_t kMostSegments = 8;
-  static constexpr std::size_t kLongestWhole = std::size_t{1} << 19;
 
   std::size_t count() const { return static_cast<std::size_t>(world_.size()); }
-  bool whole() const { return world_.size() == 2 && data_.size() <= kLongestWhole; }
+  bool whole() const { return world_.size() == 2; }
 
   template <typename Body>
   void for_parts(Body body) const {
