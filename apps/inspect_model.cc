@@ -35,7 +35,10 @@ const std::vector<Column> size_columns = {
 
 std::string text_of(const std::vector<std::int64_t>& shape) {
   std::string text;
-  for (const std::int64_t size : shape) text += (text.empty() ? "" : "x") + std::to_string(size);
+  for (const std::int64_t size : shape) {
+    if (!text.empty()) text += 'x';
+    text += std::to_string(size);
+  }
   return text;
 }
 
