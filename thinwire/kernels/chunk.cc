@@ -1,0 +1,39 @@
+// chunk.cc: a gradient into memory and its norm, one element after the other.
+// SPDX-License-Identifier: Apache-2.0
+#include "thinwire/kernels/chunk.h"
+
+#include <cmath>
+
+#include "thinwire/kernels/norm.h"
+
+namespace thinwire {
+
+void add_chunk(const ChunkRule& rule, const float* g, float* u, float* v, std::size_t count,
+               double* sums) {
+  const bool has_v = rule.accumulate != Accumulate::none;
+  const bool has_u = has_v && rule.accumulate != Accumulate::residual;
+  for (std::size_t i = 0; i < count; ++i) {
+    float velocity = 0, fed = g[i];
+    if (rule.accumulate == Accumulate::momentum) {
+      velocity = rule.momentum * u[i] + g[i];
+      fed = velocity;
+    } else if (rule.accumulate == Accumulate::nesterov) {
+      velocity = rule.momentum * (u[i] + g[i]);
+      fed = velocity + g[i];
+    }
+    const float residual = has_v ? v[i] + fed : fed;
+    sums[i % 16] += std::fabs(residual);
+    if (!std::isfinite(residual)) continue;
+    if (has_u) u[i] = velocity;
+    if (has_v) v[i] = residual;
+  }
+}
+
+double chunk_pass_reference(const ChunkRule& rule, const float* g, float* u, float* v,
+                            std::size_t count) {
+  double sums[16] = {};
+  add_chunk(rule, g, u, v, count, sums);
+  return add_sums(sums);
+}
+
+}  // namespace thinwire

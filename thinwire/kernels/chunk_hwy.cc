@@ -1,0 +1,121 @@
+// chunk_hwy.cc: a gradient into memory and its norm, sixteen elements at a time.
+// SPDX-License-Identifier: Apache-2.0
+#include "thinwire/kernels/chunk.h"
+
+#undef HWY_TARGET_INCLUDE
+#define HWY_TARGET_INCLUDE "thinwire/kernels/chunk_hwy.cc"
+#include <hwy/foreach_target.h>
+// After foreach_target, as Highway wants it.
+#include <hwy/highway.h>
+
+#include <limits>
+
+#include "thinwire/kernels/norm.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace thinwire {
+namespace HWY_NAMESPACE {
+namespace hn = hwy::HWY_NAMESPACE;
+
+// Vectors of a size unknown to the compiler cannot form an array, and single lanes have no halves;
+// there the plain sums do it.
+#if !HWY_HAVE_SCALABLE && HWY_TARGET != HWY_SCALAR
+
+using D = hn::CappedTag<float, 16>;
+using V = hn::Vec<D>;
+
+// u' and v' of one vector, and the stores; returns |v'|.
+template <Accumulate accumulate>
+HWY_INLINE V take_in(const float* HWY_RESTRICT g, float* HWY_RESTRICT u, float* HWY_RESTRICT v,
+                     V momentum) {
+  const D d;
+  const V step = hn::LoadU(d, g);
+  if constexpr (accumulate == Accumulate::none) {
+    return hn::Abs(step);
+  } else {
+    constexpr bool has_u = accumulate != Accumulate::residual;
+    const V infinity = hn::Set(d, std::numeric_limits<float>::infinity());
+    const V old_v = hn::LoadU(d, v);
+    V old_u = hn::Zero(d), velocity = old_u, fed = step;
+    if constexpr (has_u) old_u = hn::LoadU(d, u);
+    if constexpr (accumulate == Accumulate::momentum) {
+      velocity = hn::Add(hn::Mul(momentum, old_u), step);
+      fed = velocity;
+    } else if constexpr (accumulate == Accumulate::nesterov) {
+      velocity = hn::Mul(momentum, hn::Add(old_u, step));
+      fed = hn::Add(velocity, step);
+    }
+    const V residual = hn::Add(old_v, fed), magnitude = hn::Abs(residual);
+    const auto finite = hn::Lt(magnitude, infinity);
+    if constexpr (has_u) hn::StoreU(hn::IfThenElse(finite, velocity, old_u), d, u);
+    hn::StoreU(hn::IfThenElse(finite, residual, old_v), d, v);
+    return magnitude;
+  }
+}
+
+template <Accumulate accumulate>
+double Pass(const ChunkRule& rule, const float* g, float* u, float* v, std::size_t count) {
+  const D d;
+  const hn::Half<D> half;
+  const hn::Repartition<double, D> wide;
+  constexpr std::size_t lanes = hn::MaxLanes(D()), vectors = 16 / lanes;
+  constexpr bool has_v = accumulate != Accumulate::none;
+  constexpr bool has_u = has_v && accumulate != Accumulate::residual;
+  const V momentum = hn::Set(d, rule.momentum);
+  hn::Vec<decltype(wide)> part[2 * vectors];
+  for (auto& sum : part) sum = hn::Zero(wide);
+  std::size_t i = 0;
+  for (; count - i >= 16; i += 16) {
+    for (std::size_t k = 0; k < vectors; ++k) {
+      const std::size_t at = i + k * lanes;
+      const V magnitude =
+          take_in<accumulate>(g + at, has_u ? u + at : nullptr, has_v ? v + at : nullptr, momentum);
+      part[2 * k] = hn::Add(part[2 * k], hn::PromoteTo(wide, hn::LowerHalf(half, magnitude)));
+      part[2 * k + 1] =
+          hn::Add(part[2 * k + 1], hn::PromoteTo(wide, hn::UpperHalf(half, magnitude)));
+    }
+  }
+  double sums[16];
+  for (std::size_t k = 0; k < 2 * vectors; ++k) hn::StoreU(part[k], wide, sums + k * lanes / 2);
+  add_chunk(rule, g + i, has_u ? u + i : nullptr, has_v ? v + i : nullptr, count - i, sums);
+  return add_sums(sums);
+}
+
+#else
+
+template <Accumulate>
+double Pass(const ChunkRule& rule, const float* g, float* u, float* v, std::size_t count) {
+  return chunk_pass_reference(rule, g, u, v, count);
+}
+
+#endif
+
+double ChunkPass(const ChunkRule& rule, const float* g, float* u, float* v, std::size_t count) {
+  switch (rule.accumulate) {
+    case Accumulate::none:
+      return Pass<Accumulate::none>(rule, g, u, v, count);
+    case Accumulate::residual:
+      return Pass<Accumulate::residual>(rule, g, u, v, count);
+    case Accumulate::momentum:
+      return Pass<Accumulate::momentum>(rule, g, u, v, count);
+    case Accumulate::nesterov:
+      return Pass<Accumulate::nesterov>(rule, g, u, v, count);
+  }
+  return 0;
+}
+
+}  // namespace HWY_NAMESPACE
+}  // namespace thinwire
+HWY_AFTER_NAMESPACE();
+
+#if HWY_ONCE
+namespace thinwire {
+
+HWY_EXPORT(ChunkPass);
+
+double chunk_pass(const ChunkRule& rule, const float* g, float* u, float* v, std::size_t count) {
+  return HWY_DYNAMIC_DISPATCH(ChunkPass)(rule, g, u, v, count);
+}
+
+}  // namespace thinwire
+#endif
