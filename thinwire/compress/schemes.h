@@ -11,5 +11,7 @@ const Scheme& fp16_scheme();
 const Scheme& bf16_scheme();
 const Scheme& topk_scheme();
 const Scheme& dgc_scheme();
+const Scheme& csc_scheme();
+const Scheme& randomk_scheme();
 
 }  // namespace thinwire

@@ -1,0 +1,232 @@
+// csc.cc: coarse-grained sparse communication (GradientFlow, Sun et al. 2019): all workers sum the L1 norms of a
+// bucket's chunks, so all know the same largest chunks, and sum only those, dense. No indices travel, and the volume does
+// not grow with the number of workers.
+//
+//     select=current    round 0: sum of the norms; decode picks;  round 1: sum of the picked chunks
+//     select=previous   one round: the chunks that the last step's norms picked, and behind them the norms for the next
+//
+// A norm travels as the mean magnitude of its chunk: the same order where chunks are equal, fair to a shorter last one.
+// A gradient that is not finite makes its chunk's norm NaN, which every worker sees in the sum.
+// SPDX-License-Identifier: Apache-2.0
+#include <algorithm>
+#include <bit>
+#include <cmath>
+#include <functional>
+#include <limits>
+#include <numeric>
+
+#include "thinwire/compress/schemes.h"
+#include "thinwire/memory/chunks.h"
+
+namespace thinwire {
+namespace {
+
+constexpr std::string_view select_names[] = {"current", "previous"};
+constexpr std::string_view value_names[] = {"f32", "f16", "bf16"};  // in order of DType
+
+// Fewer chunks than this and a few per cent of them would be all or nothing.
+constexpr std::size_t least_chunks = 64;
+
+struct CscSettings {
+  double density = 0.1;
+  std::size_t chunk = 32768;
+  bool previous = false;
+  std::uint64_t warmup = 0;
+  ChunkRule rule;
+  DType values = DType::f32;
+};
+
+CscSettings read(const Options& options) {
+  CscSettings settings;
+  settings.density = options.number("density", 0, 1);
+  settings.chunk = static_cast<std::size_t>(options.integer("chunk", 1, 1L << 30));
+  settings.previous = options.choice("select", select_names) == 1;
+  settings.warmup =
+      static_cast<std::uint64_t>(options.integer("warmup", 0, std::numeric_limits<int>::max()));
+  settings.rule = {options.flag("nesterov") ? Accumulate::nesterov : Accumulate::momentum,
+                   static_cast<float>(options.number_from("momentum", 0, 1))};
+  settings.values = static_cast<DType>(options.choice("values", value_names));
+  return settings;
+}
+
+// Chunks of a small bucket are smaller, and whole groups of the kernel's sixteen where they can be.
+ChunkGrid grid_of(std::size_t elements, std::size_t chunk) {
+  std::size_t most = std::max<std::size_t>(1, elements / least_chunks);
+  if (most > 16) most -= most % 16;
+  return {elements, std::min(chunk, most)};
+}
+
+// The largest norms, the lower number among equals; ascending by number.
+std::vector<std::uint32_t> largest(std::span<const float> norms, std::size_t wanted) {
+  std::vector<std::uint64_t> keys(norms.size());
+  for (std::size_t i = 0; i < keys.size(); ++i) {
+    const std::uint64_t magnitude = std::bit_cast<std::uint32_t>(norms[i]);
+    keys[i] = magnitude << 32 | (~i & 0xffffffffu);
+  }
+  const auto end = keys.begin() + static_cast<std::ptrdiff_t>(wanted);
+  std::nth_element(keys.begin(), end, keys.end(), std::greater<>());
+  std::vector<std::uint32_t> picks(wanted);
+  std::transform(keys.begin(), end, picks.begin(),
+                 [](std::uint64_t key) { return ~static_cast<std::uint32_t>(key); });
+  std::sort(picks.begin(), picks.end());
+  return picks;
+}
+
+class CscCompressor final : public Compressor {
+ public:
+  CscCompressor(const CscSettings& settings, const Bucket& bucket, const Site& site)
+      : settings_(settings),
+        bucket_(bucket),
+        grid_(grid_of(bucket.elements(), settings.chunk)),
+        values_{settings.values, site.world},
+        norms_as_{settings.previous ? settings.values : DType::f32, site.world},
+        who_("rank " + std::to_string(site.rank) + ", bucket " + std::to_string(bucket.id)),
+        memory_(bucket, grid_, settings.rule, values_),
+        norms_(grid_.count()) {}
+
+  int rounds() const override { return settings_.previous ? 1 : 2; }
+
+  Leg leg(std::uint64_t step, int round) const override {
+    const std::size_t norms = norms_as_.bytes(grid_.count()), chunks = chunk_bytes(step);
+    if (settings_.previous) return {Reduction::sum, values_.dtype, chunks + norms};
+    return round == 0 ? Leg{Reduction::sum, DType::f32, norms}
+                      : Leg{Reduction::sum, values_.dtype, chunks};
+  }
+
+  std::size_t encode(const Turn& turn, TensorView gradient, Bytes out) override {
+    if (turn.round == 0) {
+      require_f32_cpu(gradient, bucket_.elements(), who_);
+      norms_before_ = norms_;
+      memory_.take_in(gradient.f32(), grid_.chunk, sums_);
+    }
+    if (turn.round == 0 && !settings_.previous) {
+      write_norms(false, out);
+    } else {
+      if (settings_.previous) pick(turn.step);
+      const std::size_t bytes = chunk_bytes(turn.step);
+      memory_.send(picks_, is_warmup(turn.step) ? Velocity::keep : Velocity::mask,
+                   out.first(bytes));
+      if (settings_.previous) write_norms(!is_warmup(turn.step), out.subspan(bytes));
+    }
+    return out.size();
+  }
+
+  Status decode(const Turn& turn, const Inbox& inbox, TensorView average) override {
+    require_f32_cpu(average, bucket_.elements(), who_);
+    const bool has_chunks = turn.round == 1 || settings_.previous;
+    const std::size_t bytes = has_chunks ? chunk_bytes(turn.step) : 0;
+    // Norms first: they tell whether the chunks are worth anything.
+    if (turn.round == 0 && !norms_as_.read(inbox.data.subspan(bytes), norms_))
+      return {Code::skipped, "a rank's gradient was not finite"};
+    if (!has_chunks) {
+      pick(turn.step);
+      return {};
+    }
+    received_.resize(grid_.packed(picks_.size()));
+    if (!values_.read(inbox.data.first(bytes), received_))
+      return {Code::skipped, "a sum over the ranks was not finite"};
+    grid_.scatter(received_.data(), picks_, average.f32().data());
+    return {};
+  }
+
+  void undo(const Turn&) override {
+    memory_.undo();
+    norms_ = norms_before_;
+  }
+
+  void visit_state(StateVisitor& visitor) override {
+    memory_.visit_state(visitor);
+    if (settings_.previous) {
+      visitor.tensor("bucket" + std::to_string(bucket_.id) + "/norms", norms_, Share::replicated);
+    }
+  }
+
+ private:
+  bool is_warmup(std::uint64_t step) const { return step < settings_.warmup; }
+
+  std::size_t wanted(std::uint64_t step) const {
+    return is_warmup(step) ? grid_.count() : grid_.share(settings_.density);
+  }
+
+  std::size_t chunk_bytes(std::uint64_t step) const {
+    return values_.bytes(grid_.packed(wanted(step)));
+  }
+
+  void pick(std::uint64_t step) { picks_ = largest(norms_, wanted(step)); }
+
+  // With `masked`, the norms after this step: of chunks just sent nothing is left, and counted in full they would be
+  // picked again at once.
+  void write_norms(bool masked, Bytes out) {
+    std::vector<float> means(sums_.size());
+    for (std::size_t i = 0; i < means.size(); ++i)
+      means[i] = static_cast<float>(sums_[i] / static_cast<double>(grid_.size(i)));
+    for (const std::uint32_t sent : masked ? Picks(picks_) : Picks()) {
+      if (std::isfinite(means[sent])) means[sent] = 0;
+    }
+    norms_as_.write(means, out);
+  }
+
+  CscSettings settings_;
+  Bucket bucket_;
+  ChunkGrid grid_;
+  SummedValues values_, norms_as_;
+  std::string who_;  // "rank 1, bucket 3", for errors
+  ChunkMemory memory_;
+  std::vector<double> sums_;          // this worker's L1 norms of the step
+  std::vector<float> norms_;          // everybody's mean of them, the last that came
+  std::vector<float> norms_before_;   // ... before this step: undo() needs them
+  std::vector<std::uint32_t> picks_;  // of the step
+  std::vector<float> received_;       // kept for its memory
+};
+
+std::size_t bytes_of(const Options& options, const Bucket& bucket) {
+  const CscSettings settings = read(options);
+  const ChunkGrid grid = grid_of(bucket.elements(), settings.chunk);
+  const SummedValues values{settings.values, 1};
+  return values.bytes(grid.packed(grid.share(settings.density))) +
+         grid.count() * (settings.previous ? size_of(settings.values) : sizeof(float));
+}
+
+}  // namespace
+
+const Scheme& csc_scheme() {
+  static const Scheme scheme{
+      .name = "csc",
+      .id = 6,
+      .paper = "Sun et al. 2019, GradientFlow",
+      .summary =
+          "Coarse-grained sparse communication: the chunks with the largest summed norm, dense, "
+          "through an all-reduce.",
+      .bits = "32 * density + 32 / chunk",
+      .reducible = true,
+      .biased = true,
+      .feedback = true,
+      .stochastic = false,
+      .momentum = true,
+      .options =
+          {
+              {"density", "0.1", "fraction of the chunks sent, in (0, 1]"},
+              {"chunk", "32768",
+               "elements of a chunk; less in small buckets, which are cut into at least 64"},
+              {"select", "current",
+               "chunks by this step's norms (two rounds) or the previous step's (one round)"},
+              {"warmup", "0", "steps of dense training first, with plain momentum"},
+              {"values", "f32", "how chunks are summed: f32, f16 or bf16"},
+              {"momentum", "0.9",
+               "of the optimizer, which must then run without its own, in [0, 1)"},
+              {"nesterov", "off", "Nesterov's form of it: on or off"},
+          },
+      .variants = {"density=0.1,nesterov=on,chunk=7", "density=0.05,select=previous,chunk=32",
+                   "density=0.1,select=previous,values=bf16", "density=0.1,values=f16"},
+      // After the warm-up.
+      .bytes = bytes_of,
+      .traffic = 20,
+      .make = [](const Options& options, const Bucket& bucket,
+                 const Site& site) -> std::unique_ptr<Compressor> {
+        return std::make_unique<CscCompressor>(read(options), bucket, site);
+      },
+  };
+  return scheme;
+}
+
+}  // namespace thinwire

@@ -1,0 +1,170 @@
+// randomk.cc: the same random support on all workers, drawn anew in each step from a common seed: no indices travel, and
+// the values can be summed. The bucket's blocks are shared out into k strata of equal length (to one), and one block of
+// each goes: exactly k without replacement, found in O(k), in order, by a draw that depends on (seed, step, bucket,
+// stratum) alone.
+//
+//     memory=none               x_i times the length of its stratum: right on average, with a variance of about 1/density
+//     memory=residual, momentum what is not sent waits; no factor
+// SPDX-License-Identifier: Apache-2.0
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <limits>
+
+#include "thinwire/compress/coded.h"
+#include "thinwire/compress/schemes.h"
+#include "thinwire/core/random.h"
+#include "thinwire/memory/chunks.h"
+
+namespace thinwire {
+namespace {
+
+// Elements per call of the pass, about: in the cache together with what is cleared in them.
+constexpr std::size_t piece_elements = 4096;
+
+struct RandomkSettings {
+  double density = 0.01;
+  std::size_t block = 1;
+  std::uint64_t seed = 0;
+  ChunkRule rule;
+};
+
+RandomkSettings read(const Options& options) {
+  RandomkSettings settings;
+  settings.density = options.number("density", 0, 1);
+  settings.block = static_cast<std::size_t>(options.integer("block", 1, 1L << 30));
+  settings.seed =
+      static_cast<std::uint64_t>(options.integer("seed", 0, std::numeric_limits<int>::max()));
+  const MemorySettings memory = read_memory_options(options);
+  settings.rule.momentum = memory.momentum;
+  settings.rule.accumulate = memory.kind == Memory::none       ? Accumulate::none
+                             : memory.kind == Memory::residual ? Accumulate::residual
+                             : memory.nesterov                 ? Accumulate::nesterov
+                                                               : Accumulate::momentum;
+  return settings;
+}
+
+class RandomkCompressor final : public Compressor {
+ public:
+  RandomkCompressor(const RandomkSettings& settings, const Bucket& bucket, const Site& site)
+      : settings_(settings),
+        bucket_(bucket),
+        grid_{bucket.elements(), settings.block},
+        values_{DType::f32, site.world},
+        who_("rank " + std::to_string(site.rank) + ", bucket " + std::to_string(bucket.id)),
+        memory_(bucket, grid_, settings.rule, values_),
+        picks_(grid_.share(settings.density)),
+        received_(grid_.packed(picks_.size())) {}
+
+  Leg leg(std::uint64_t, int) const override {
+    return {Reduction::sum, DType::f32, values_.bytes(received_.size())};
+  }
+
+  std::size_t encode(const Turn& turn, TensorView gradient, Bytes out) override {
+    require_f32_cpu(gradient, bucket_.elements(), who_);
+    const std::size_t blocks = std::max<std::size_t>(1, piece_elements / grid_.chunk);
+    memory_.take_in(gradient.f32(), blocks * grid_.chunk, sums_);
+    draw(turn.step);
+    if (settings_.rule.accumulate == Accumulate::none) {
+      send_scaled(gradient.f32(), out);
+    } else {
+      memory_.send(picks_, Velocity::mask, out);
+    }
+    // One NaN is enough for every rank to see it in the sum, wherever in the gradient it was.
+    if (!std::all_of(sums_.begin(), sums_.end(), [](double sum) { return std::isfinite(sum); })) {
+      const float nan = std::numeric_limits<float>::quiet_NaN();
+      std::memcpy(out.data(), &nan, sizeof nan);
+    }
+    return out.size();
+  }
+
+  Status decode(const Turn&, const Inbox& inbox, TensorView average) override {
+    require_f32_cpu(average, bucket_.elements(), who_);
+    if (!values_.read(inbox.data, received_))
+      return {Code::skipped, "a rank's gradient was not finite"};
+    grid_.scatter(received_.data(), picks_, average.f32().data());
+    return {};
+  }
+
+  void undo(const Turn&) override { memory_.undo(); }
+  void visit_state(StateVisitor& visitor) override { memory_.visit_state(visitor); }
+
+ private:
+  // Where the strata begin, in blocks.
+  std::size_t stratum(std::size_t i) const { return grid_.count() * i / picks_.size(); }
+
+  void draw(std::uint64_t step) {
+    const std::uint64_t stream = random_at(random_at(settings_.seed, step), bucket_.id);
+    for (std::size_t i = 0; i < picks_.size(); ++i) {
+      const std::size_t from = stratum(i), length = stratum(i + 1) - from;
+      const std::uint32_t at = random_below(stream, i, static_cast<std::uint32_t>(length));
+      picks_[i] = static_cast<std::uint32_t>(from) + at;
+    }
+  }
+
+  void send_scaled(std::span<const float> gradient, Bytes out) {
+    grid_.gather(gradient.data(), picks_, received_.data());
+    float* value = received_.data();
+    for (std::size_t i = 0; i < picks_.size(); ++i) {
+      const auto factor = static_cast<float>(stratum(i + 1) - stratum(i));
+      for (float* const end = value + grid_.size(picks_[i]); value < end; ++value) *value *= factor;
+    }
+    values_.write(received_, out);
+  }
+
+  RandomkSettings settings_;
+  Bucket bucket_;
+  ChunkGrid grid_;
+  SummedValues values_;
+  std::string who_;  // "rank 1, bucket 3", for errors
+  ChunkMemory memory_;
+  std::vector<double> sums_;
+  std::vector<std::uint32_t> picks_;  // of the step
+  std::vector<float> received_;       // values of the step, as they travel
+};
+
+std::vector<Option> options() {
+  std::vector<Option> all = {
+      {"density", "0.01", "fraction of the blocks sent, in (0, 1]"},
+      {"block", "1", "elements that go together: longer runs are faster, and coarser"},
+      {"seed", "0", "of the choice, the same on all workers"},
+  };
+  for (Option& option : memory_options("residual")) all.push_back(std::move(option));
+  return all;
+}
+
+}  // namespace
+
+const Scheme& randomk_scheme() {
+  static const Scheme scheme{
+      .name = "randomk",
+      .id = 15,
+      .paper = "Stich et al. 2018, Sparsified SGD with memory",
+      .summary =
+          "A random choice that all workers share, through an all-reduce; not biased with "
+          "memory=none.",
+      .bits = "32 * density",
+      .reducible = true,
+      .biased = true,
+      .feedback = true,
+      .stochastic = true,
+      .momentum = false,
+      .options = options(),
+      .variants = {"density=0.1,memory=none", "density=0.05,block=16,memory=none,seed=3",
+                   "density=0.1,block=5", "density=0.05,memory=momentum,nesterov=on"},
+      .bytes =
+          [](const Options& options, const Bucket& bucket) {
+            const RandomkSettings settings = read(options);
+            const ChunkGrid grid{bucket.elements(), settings.block};
+            return grid.packed(grid.share(settings.density)) * sizeof(float);
+          },
+      .traffic = 12,
+      .make = [](const Options& options, const Bucket& bucket,
+                 const Site& site) -> std::unique_ptr<Compressor> {
+        return std::make_unique<RandomkCompressor>(read(options), bucket, site);
+      },
+  };
+  return scheme;
+}
+
+}  // namespace thinwire

@@ -1,0 +1,72 @@
+// chunks.cc: the sweep over a bucket by threads, and chunks taken out of it.
+// SPDX-License-Identifier: Apache-2.0
+#include "thinwire/memory/chunks.h"
+
+#include <algorithm>
+
+#include "thinwire/core/parallel.h"
+
+namespace thinwire {
+namespace {
+
+constexpr std::size_t least_per_thread = std::size_t{1}
+                                         << 17;  // below, waking a thread costs more than it saves
+
+float* at(std::vector<float>& values, std::size_t first) {
+  return values.empty() ? nullptr : values.data() + first;
+}
+
+}  // namespace
+
+ChunkMemory::ChunkMemory(const Bucket& bucket, const ChunkGrid& grid, const ChunkRule& rule,
+                         const SummedValues& values)
+    : bucket_(bucket), grid_(grid), rule_(rule), values_(values) {
+  if (rule.accumulate != Accumulate::none) v_.resize(grid.elements);
+  if (rule.accumulate == Accumulate::momentum || rule.accumulate == Accumulate::nesterov)
+    u_.resize(grid.elements);
+}
+
+void ChunkMemory::take_in(std::span<const float> gradient, std::size_t piece,
+                          std::vector<double>& sums) {
+  const ChunkGrid pieces{grid_.elements, piece};
+  sums.resize(pieces.count());
+  const std::size_t shares = std::clamp<std::size_t>(grid_.elements / least_per_thread, 1,
+                                                     static_cast<std::size_t>(threads()));
+  parallel_for(shares, [&](std::size_t share) {
+    const std::size_t end = sums.size() * (share + 1) / shares;
+    for (std::size_t i = sums.size() * share / shares; i < end; ++i) {
+      const std::size_t first = pieces.first(i), count = pieces.size(i);
+      settle(first / grid_.chunk, (first + count + grid_.chunk - 1) / grid_.chunk);
+      sums[i] = chunk_pass(rule_, gradient.data() + first, at(u_, first), at(v_, first), count);
+    }
+  });
+  sent_.clear();
+}
+
+// Leaves in the chunks of this range that were sent what is to stay in them.
+void ChunkMemory::settle(std::size_t first_chunk, std::size_t end_chunk) {
+  for (auto pick = std::lower_bound(sent_.begin(), sent_.end(), first_chunk);
+       pick != sent_.end() && *pick < end_chunk; ++pick) {
+    const std::size_t first = grid_.first(*pick), count = grid_.size(*pick);
+    if (!v_.empty()) values_.keep_rest(std::span(v_).subspan(first, count));
+    if (!u_.empty() && velocity_ == Velocity::mask)
+      std::fill_n(u_.begin() + static_cast<std::ptrdiff_t>(first), count, 0.0f);
+  }
+}
+
+void ChunkMemory::send(Picks picks, Velocity velocity, Bytes out) {
+  packed_.resize(grid_.packed(picks.size()));
+  grid_.gather(v_.data(), picks, packed_.data());
+  values_.write(packed_, out);
+  sent_.assign(picks.begin(), picks.end());
+  velocity_ = velocity;
+}
+
+void ChunkMemory::visit_state(StateVisitor& visitor) {
+  settle(0, grid_.count());
+  sent_.clear();
+  if (!u_.empty()) visit_by_parameter(visitor, bucket_, "u", u_, Share::summed);
+  if (!v_.empty()) visit_by_parameter(visitor, bucket_, "v", v_, Share::summed);
+}
+
+}  // namespace thinwire
