@@ -217,7 +217,7 @@ const Scheme& csc_scheme() {
               {"nesterov", "off", "Nesterov's form of it: on or off"},
           },
       .variants = {"density=0.1,nesterov=on,chunk=7", "density=0.05,select=previous,chunk=32",
-                   "density=0.1,select=previous,values=bf16", "density=0.1,values=f16"},
+                   "density=0.1,select=previous,values=f16"},
       // After the warm-up.
       .bytes = bytes_of,
       .traffic = 20,
