@@ -15,6 +15,7 @@
 #include "thinwire/compress/registry.h"
 #include "thinwire/core/crc32c.h"
 #include "thinwire/core/error.h"
+#include "thinwire/exchange/fuse.h"
 #include "thinwire/kernels/norm.h"
 
 namespace thinwire {
@@ -112,8 +113,9 @@ void check_agreement(Group& group, const Agreement& mine) {
 class Exchange::Engine {
  public:
   Engine(Group& group, std::vector<Bucket> buckets,
-         std::vector<std::unique_ptr<Compressor>> compressors, const std::string& description)
-      : group_(group) {
+         std::vector<std::unique_ptr<Compressor>> compressors, const std::string& description,
+         const ExchangeOptions& options)
+      : group_(group), fuser_(options.fuse_bytes) {
     if (compressors.size() != buckets.size()) {
       fail("exchange: expected a compressor per bucket (", buckets.size(), "), got ",
            compressors.size());
@@ -126,7 +128,7 @@ class Exchange::Engine {
       validate(buckets[i]);
       needs_norm_ = needs_norm_ || compressors[i]->needs_norm();
     }
-    check_agreement(group, describe(buckets, description));
+    check_agreement(group, describe(buckets, description + options.str()));
     for (std::size_t i = 0; i < buckets.size(); ++i) {
       lanes_.push_back({std::move(buckets[i]), std::move(compressors[i])});
     }
@@ -231,6 +233,7 @@ class Exchange::Engine {
     Leg leg;
     Pending pending;
     Time start{};
+    Parcel* parcel = nullptr;  // where several buckets travel together; `lane` is the first of them
   };
 
   std::string where(std::size_t bucket) const {
@@ -272,10 +275,10 @@ class Exchange::Engine {
     std::deque<Flight> flights;
     for (std::size_t i = 0; i < lanes_.size(); ++i) {
       if (!wait_for([&] { return lanes_[i].ready; })) return false;
-      flights.push_back(launch(i, 0, squared_norm));
+      launch(flights, i, 0, squared_norm);
       if (flights.size() > depth) advance(flights, squared_norm, skipped);
     }
-    while (!flights.empty()) advance(flights, squared_norm, skipped);
+    for (flush(flights); !flights.empty(); flush(flights)) advance(flights, squared_norm, skipped);
     if (skipped) {
       take_back();
       for (const Lane& lane : lanes_) {
@@ -299,8 +302,8 @@ class Exchange::Engine {
     return sum;
   }
 
-  // Encodes a round of a bucket and starts its collective.
-  Flight launch(std::size_t index, int round, double squared_norm) {
+  // Encodes a round of a bucket and starts its collective, or lets it wait for others to join.
+  void launch(std::deque<Flight>& flights, std::size_t index, int round, double squared_norm) {
     Lane& lane = lanes_[index];
     const Turn turn{step_, round, lane.stream, squared_norm};
     const Leg leg = lane.compressor->leg(step_, round);
@@ -321,8 +324,28 @@ class Exchange::Engine {
       report_.payload_bytes += bytes;
       if (round == 0) report_.dense_bytes += lane.gradient.count * sizeof(float);
     }
+    if (fuser_.takes(leg)) {
+      if (Parcel* full = fuser_.add(index, round, leg, out)) depart(flights, full);
+      return;
+    }
     const auto issued = std::chrono::steady_clock::now();
-    return {index, round, leg, start_collective(lane, leg, out, bytes), issued};
+    flights.push_back({index, round, leg, start_collective(lane, leg, out, bytes), issued});
+  }
+
+  void depart(std::deque<Flight>& flights, Parcel* parcel) {
+    const std::size_t index = parcel->riders.front().lane;
+    const auto issued = std::chrono::steady_clock::now();
+    Pending pending = start_collective(lanes_[index], parcel->leg, parcel->data, parcel->leg.bytes);
+    flights.push_back({index, parcel->round, parcel->leg, std::move(pending), issued, parcel});
+  }
+
+  // All first rounds are encoded: parcels that nobody can join any more leave as they are.
+  void flush(std::deque<Flight>& flights) {
+    for (int round = fuser_.lowest_open(); round >= 0; round = fuser_.lowest_open()) {
+      const auto earlier = [&](const Flight& flight) { return flight.round < round; };
+      if (std::any_of(flights.begin(), flights.end(), earlier)) return;
+      depart(flights, fuser_.close(round));
+    }
   }
 
   Pending start_collective(Lane& lane, const Leg& leg, Bytes out, std::size_t bytes) {
@@ -340,12 +363,26 @@ class Exchange::Engine {
   void advance(std::deque<Flight>& flights, double squared_norm, bool& skipped) {
     Flight flight = std::move(flights.front());
     flights.pop_front();
-    Lane& lane = lanes_[flight.lane];
-    auto start = std::chrono::steady_clock::now();
+    const auto start = std::chrono::steady_clock::now();
     flight.pending.wait();
     count(&Report::wait_seconds, seconds_since(start));
+    if (flight.parcel) {
+      for (const Parcel::Rider& rider : flight.parcel->riders) {
+        Lane& lane = lanes_[rider.lane];
+        tell("exchange", lane, flight.start);
+        Inbox inbox;
+        inbox.data = ConstBytes(flight.parcel->data).subspan(rider.offset, rider.leg.bytes);
+        if (rider.leg.in_place) {
+          std::copy(inbox.data.begin(), inbox.data.end(),
+                    static_cast<std::byte*>(lane.gradient.data));
+        }
+        arrive(flights, rider.lane, flight.round, inbox, squared_norm, skipped);
+      }
+      fuser_.release(flight.parcel);
+      return;
+    }
+    Lane& lane = lanes_[flight.lane];
     tell("exchange", lane, flight.start);
-
     const Leg& leg = flight.leg;
     Inbox inbox;
     if (leg.reduction == Reduction::gather) {
@@ -357,8 +394,15 @@ class Exchange::Engine {
     } else {
       inbox.data = lane.payload;
     }
-    start = std::chrono::steady_clock::now();
-    const Turn turn{step_, flight.round, lane.stream, squared_norm};
+    arrive(flights, flight.lane, flight.round, inbox, squared_norm, skipped);
+  }
+
+  // Decodes what a round of a bucket brought, and starts the next round where there is one.
+  void arrive(std::deque<Flight>& flights, std::size_t index, int round, const Inbox& inbox,
+              double squared_norm, bool& skipped) {
+    Lane& lane = lanes_[index];
+    const auto start = std::chrono::steady_clock::now();
+    const Turn turn{step_, round, lane.stream, squared_norm};
     const Status status = lane.compressor->decode(turn, inbox, lane.gradient);
     count(&Report::decode_seconds, seconds_since(start));
     tell("decode", lane, start);
@@ -368,8 +412,8 @@ class Exchange::Engine {
       fail(where(lane.bucket.id),
            inbox.culprit < 0 ? "" : ", bytes from rank " + std::to_string(inbox.culprit), ": ",
            status.what, "; the step was not taken, restart from the last checkpoint");
-    } else if (flight.round + 1 < lane.compressor->rounds()) {
-      flights.push_back(launch(flight.lane, flight.round + 1, squared_norm));
+    } else if (round + 1 < lane.compressor->rounds()) {
+      launch(flights, index, round + 1, squared_norm);
     }
   }
 
@@ -392,6 +436,7 @@ class Exchange::Engine {
   }
 
   Group& group_;
+  Fuser fuser_;
   Traffic before_;
   std::vector<Lane> lanes_;
   bool needs_norm_ = false;
@@ -408,18 +453,23 @@ class Exchange::Engine {
   std::thread thread_;
 };
 
-Exchange::Exchange(Group& group, const std::vector<Bucket>& buckets, const Config& config)
-    : Exchange(group, buckets, std::vector<Config>(buckets.size(), config)) {}
+std::string ExchangeOptions::str() const {
+  return fuse_bytes ? ", sums fused to " + std::to_string(fuse_bytes) + " bytes" : "";
+}
+
+Exchange::Exchange(Group& group, const std::vector<Bucket>& buckets, const Config& config,
+                   const ExchangeOptions& options)
+    : Exchange(group, buckets, std::vector<Config>(buckets.size(), config), options) {}
 
 Exchange::Exchange(Group& group, const std::vector<Bucket>& buckets,
-                   const std::vector<Config>& configs)
-    : Exchange(group, buckets, make_compressors(group, buckets, configs), join(configs)) {}
+                   const std::vector<Config>& configs, const ExchangeOptions& options)
+    : Exchange(group, buckets, make_compressors(group, buckets, configs), join(configs), options) {}
 
 Exchange::Exchange(Group& group, std::vector<Bucket> buckets,
                    std::vector<std::unique_ptr<Compressor>> compressors,
-                   const std::string& description)
+                   const std::string& description, const ExchangeOptions& options)
     : engine_(std::make_unique<Engine>(group, std::move(buckets), std::move(compressors),
-                                       description)) {}
+                                       description, options)) {}
 
 Exchange::~Exchange() = default;
 

@@ -61,16 +61,29 @@ struct Stage {
 };
 using Observer = std::function<void(const Stage&)>;
 
+struct ExchangeOptions {
+  // Lazy all-reduce: legs that are summed (or maximised) and shorter than this wait for each other
+  // and travel as one collective of about this size. 0: each bucket travels alone. Pays where many
+  // small buckets meet latency; costs a copy of what is fused, and overlap while it waits. The average
+  // has the same bits wherever the engine's sums do not depend on an element's place in a message.
+  std::size_t fuse_bytes = 0;
+
+  std::string str() const;  // what the ranks must agree on
+};
+
 class Exchange {
  public:
   // All buckets under one configuration, or one per bucket. Checks that all ranks agree on it;
   // throws an Error that names the first rank that differs. The group must outlive the exchange and
   // be used by nobody else meanwhile.
-  Exchange(Group& group, const std::vector<Bucket>& buckets, const Config& config);
-  Exchange(Group& group, const std::vector<Bucket>& buckets, const std::vector<Config>& configs);
+  Exchange(Group& group, const std::vector<Bucket>& buckets, const Config& config,
+           const ExchangeOptions& options = {});
+  Exchange(Group& group, const std::vector<Bucket>& buckets, const std::vector<Config>& configs,
+           const ExchangeOptions& options = {});
   // With compressors of your own, one per bucket; `description` is what the ranks must agree on.
   Exchange(Group& group, std::vector<Bucket> buckets,
-           std::vector<std::unique_ptr<Compressor>> compressors, const std::string& description);
+           std::vector<std::unique_ptr<Compressor>> compressors, const std::string& description,
+           const ExchangeOptions& options = {});
   ~Exchange();
   Exchange(const Exchange&) = delete;
   Exchange& operator=(const Exchange&) = delete;
