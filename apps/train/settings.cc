@@ -79,6 +79,10 @@ void add_machine(CLI::App& verb, Settings& s) {
   verb.add_option("--bucket-mb", s.bucket_mb, "Megabytes of gradients that travel together")
       ->check(CLI::Range(0.001, 4096.0))
       ->capture_default_str();
+  verb.add_option("--fuse-mb", s.fuse_mb,
+                  "All-reduces of fewer megabytes wait for each other and travel as one; 0: none")
+      ->check(CLI::Range(0.0, 4096.0))
+      ->capture_default_str();
   verb.add_option("--timeout", s.timeout, "Seconds after which a silent worker ends the job")
       ->check(CLI::Range(0.1, 86400.0))
       ->capture_default_str();

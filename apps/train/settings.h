@@ -41,6 +41,7 @@ struct Settings {
   std::uint64_t rate_warmup = 0;
 
   double bucket_mb = 4;
+  double fuse_mb = 0;
   std::string link;
   std::string engine = "gloo";
   double timeout = 60;

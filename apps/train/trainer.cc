@@ -41,7 +41,8 @@ Trainer::Trainer(const Settings& settings, Group& group, int threads)
       group_(group),
       learner_(settings, group, threads),
       optimizer_(settings, learner_.buckets()),
-      exchange_(group, learner_.buckets(), settings.config),
+      exchange_(group, learner_.buckets(), settings.config,
+                {.fuse_bytes = static_cast<std::size_t>(settings.fuse_mb * 1e6)}),
       reporter_(settings, group.rank() == 0, learner_.language()),
       steps_(steps_of(settings, learner_.steps_per_epoch())),
       end_(settings.stop > 0 ? std::min(settings.stop, steps_) : steps_) {

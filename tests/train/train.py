@@ -116,7 +116,7 @@ def case_trains():
 def case_varies():
     """What is not the default: precision, accumulation, optimizer, schedule, buckets, a link, a language."""
     one = train("--model mlp --data digits --workers 2 --steps 6 --accumulate 2 --precision bf16 --nesterov "
-                "--weight-decay 1e-4 --clip 1 --schedule cosine --lr-warmup 2 --bucket-mb 0.05 --link 1gbit,1ms")
+                "--weight-decay 1e-4 --clip 1 --schedule cosine --lr-warmup 2 --bucket-mb 0.05 --fuse-mb 0.1 --link 1gbit,1ms")
     if not one["emulated"] or "emulated" not in one["engine"]:
         fail("an emulated link is not labelled")
     if one["rows"][0]["rate"] != 0.05 or not one["rows"][-1]["rate"] < 0.05:

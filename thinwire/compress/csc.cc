@@ -160,8 +160,10 @@ class CscCompressor final : public Compressor {
     std::vector<float> means(sums_.size());
     for (std::size_t i = 0; i < means.size(); ++i)
       means[i] = static_cast<float>(sums_[i] / static_cast<double>(grid_.size(i)));
-    for (const std::uint32_t sent : masked ? Picks(picks_) : Picks()) {
-      if (std::isfinite(means[sent])) means[sent] = 0;
+    for (const std::uint32_t sent : masked ? Picks(picks_) : Picks()) means[sent] = 0;
+    for (std::size_t i = 0; i < means.size(); ++i) {
+      // Of all that is not finite only NaN survives the limits of f16.
+      if (!std::isfinite(sums_[i])) means[i] = std::numeric_limits<float>::quiet_NaN();
     }
     norms_as_.write(means, out);
   }
