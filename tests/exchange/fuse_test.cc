@@ -58,6 +58,9 @@ TEST(Fuse, EveryRoundFuses) {
   EXPECT_EQ(collectives("csc", 10, 6400, 0), 20u);
   EXPECT_EQ(collectives("csc", 10, 6400, 1 << 20), 2u);
   EXPECT_EQ(collectives("csc:select=previous", 10, 6400, 1 << 20), 1u);
+  // Norms are 268 bytes each: eleven buckets and five. Chunks are 2688: eight pairs, for which the
+  // eleventh bucket must wait until the twelfth has its norms.
+  EXPECT_EQ(collectives("csc", 16, 6400, 2800), 2u + 8u);
 }
 
 TEST(Fuse, OtherTypesDoNotMix) {
