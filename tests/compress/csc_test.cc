@@ -1,5 +1,5 @@
-// csc_test.cc: coarse-grained sparse communication against a model of it in double precision, and the corners that the
-// laws of all schemes do not reach.
+// csc_test.cc: coarse-grained sparse communication against a model of it in double precision, and
+// the corners that the laws of all schemes do not reach.
 // SPDX-License-Identifier: Apache-2.0
 #include <algorithm>
 #include <numeric>
@@ -171,8 +171,8 @@ TEST(Csc, ShortLastChunkDoesNotStarve) {
   });
 }
 
-// A step that another bucket made void leaves u and v as if nothing had been sent, bit for bit, and the next step
-// chooses as the void one did.
+// A step that another bucket made void leaves u and v as if nothing had been sent, bit for bit, and
+// the next step chooses as the void one did.
 TEST(Csc, VoidStepRestoresMemory) {
   const std::vector<Bucket> buckets = {Bucket::single(0, "a", 900), Bucket::single(1, "b", 900)};
   for (const char* select : {"current", "previous"}) {

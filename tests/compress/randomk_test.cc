@@ -1,4 +1,5 @@
-// randomk_test.cc: the random choice: the same on all workers, exactly k, evenly distributed, right on average.
+// randomk_test.cc: the random choice: the same on all workers, exactly k, evenly distributed, right
+// on average.
 // SPDX-License-Identifier: Apache-2.0
 #include "tests/laws.h"
 

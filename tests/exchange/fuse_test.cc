@@ -73,8 +73,8 @@ TEST(Fuse, OtherTypesDoNotMix) {
 
 class FusedLaws : public ::testing::TestWithParam<Config> {};
 
-// Fused or not: the same averages, the same void steps, the same state, bit for bit, for every scheme. What the laws say
-// of the one they thus say of the other.
+// Fused or not: the same averages, the same void steps, the same state, bit for bit, for every
+// scheme. What the laws say of the one they thus say of the other.
 TEST_P(FusedLaws, NothingElseChanges) {
   const auto buckets = awkward_buckets();
   for (const std::size_t fuse_bytes : {100u, 9000u, 1u << 20}) {

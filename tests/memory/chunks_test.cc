@@ -1,4 +1,5 @@
-// chunks_test.cc: chunks out of a bucket and back, what rounding leaves behind, and one result for any number of threads.
+// chunks_test.cc: chunks out of a bucket and back, what rounding leaves behind, and one result for
+// any number of threads.
 // SPDX-License-Identifier: Apache-2.0
 #include "thinwire/memory/chunks.h"
 

@@ -1,19 +1,19 @@
-// csc.cc: coarse-grained sparse communication (GradientFlow, Sun et al. 2019): all workers sum the L1 norms of a
-// bucket's chunks, so all know the same largest chunks, and sum only those, dense. No indices travel, and the volume does
-// not grow with the number of workers.
+// csc.cc: coarse-grained sparse communication (GradientFlow, Sun et al. 2019): all workers sum the
+// L1 norms of a bucket's chunks, so all know the same largest chunks, and sum only those, dense. No
+// indices travel, and the volume does not grow with the number of workers.
 //
 //     select=current    round 0: sum of the norms; decode picks;  round 1: sum of the picked chunks
-//     select=previous   one round: the chunks that the last step's norms picked, and behind them the norms for the next
+//     select=previous   one round: the chunks that the last step's norms picked, then the norms
 //
-// A norm travels as the mean magnitude of its chunk: the same order where chunks are equal, fair to a shorter last one.
-// A gradient that is not finite makes its chunk's norm NaN, which every worker sees in the sum.
+// A norm travels as the mean magnitude of its chunk: the same order where chunks are equal, fair to
+// a shorter last one. A gradient that is not finite makes its chunk's norm NaN, which every worker
+// sees in the sum.
 // SPDX-License-Identifier: Apache-2.0
 #include <algorithm>
 #include <bit>
 #include <cmath>
 #include <functional>
 #include <limits>
-#include <numeric>
 
 #include "thinwire/compress/schemes.h"
 #include "thinwire/memory/chunks.h"
@@ -154,8 +154,8 @@ class CscCompressor final : public Compressor {
 
   void pick(std::uint64_t step) { picks_ = largest(norms_, wanted(step)); }
 
-  // With `masked`, the norms after this step: of chunks just sent nothing is left, and counted in full they would be
-  // picked again at once.
+  // With `masked`, the norms after this step: of chunks just sent nothing is left, and counted in
+  // full they would be picked again at once.
   void write_norms(bool masked, Bytes out) {
     std::vector<float> means(sums_.size());
     for (std::size_t i = 0; i < means.size(); ++i)

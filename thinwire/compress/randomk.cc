@@ -1,10 +1,10 @@
-// randomk.cc: the same random support on all workers, drawn anew in each step from a common seed: no indices travel, and
-// the values can be summed. The bucket's blocks are shared out into k strata of equal length (to one), and one block of
-// each goes: exactly k without replacement, found in O(k), in order, by a draw that depends on (seed, step, bucket,
-// stratum) alone.
+// randomk.cc: the same random support on all workers, drawn anew in each step from a common seed:
+// no indices travel, and the values can be summed. The bucket's blocks are shared out into k strata
+// of equal length (to one), and one block of each goes: exactly k without replacement, found in
+// O(k), in order, by a draw that depends on (seed, step, bucket, stratum) alone.
 //
-//     memory=none               x_i times the length of its stratum: right on average, with a variance of about 1/density
-//     memory=residual, momentum what is not sent waits; no factor
+//     none                 g_i times the length of its stratum: right on average, but scattered
+//     residual, momentum   what is not sent waits; no factor
 // SPDX-License-Identifier: Apache-2.0
 #include <algorithm>
 #include <cmath>

@@ -366,23 +366,10 @@ class Exchange::Engine {
     const auto start = std::chrono::steady_clock::now();
     flight.pending.wait();
     count(&Report::wait_seconds, seconds_since(start));
-    if (flight.parcel) {
-      for (const Parcel::Rider& rider : flight.parcel->riders) {
-        Lane& lane = lanes_[rider.lane];
-        tell("exchange", lane, flight.start);
-        Inbox inbox;
-        inbox.data = ConstBytes(flight.parcel->data).subspan(rider.offset, rider.leg.bytes);
-        if (rider.leg.in_place) {
-          std::copy(inbox.data.begin(), inbox.data.end(),
-                    static_cast<std::byte*>(lane.gradient.data));
-        }
-        arrive(flights, rider.lane, flight.round, inbox, squared_norm, skipped);
-      }
-      fuser_.release(flight.parcel);
-      return;
-    }
+    if (flight.parcel) return unpack(flights, flight, squared_norm, skipped);
     Lane& lane = lanes_[flight.lane];
     tell("exchange", lane, flight.start);
+
     const Leg& leg = flight.leg;
     Inbox inbox;
     if (leg.reduction == Reduction::gather) {
@@ -395,6 +382,23 @@ class Exchange::Engine {
       inbox.data = lane.payload;
     }
     arrive(flights, flight.lane, flight.round, inbox, squared_norm, skipped);
+  }
+
+  // Hands everyone who travelled together their own bytes.
+  void unpack(std::deque<Flight>& flights, const Flight& flight, double squared_norm,
+              bool& skipped) {
+    for (const Parcel::Rider& rider : flight.parcel->riders) {
+      Lane& lane = lanes_[rider.lane];
+      tell("exchange", lane, flight.start);
+      Inbox inbox;
+      inbox.data = ConstBytes(flight.parcel->data).subspan(rider.offset, rider.leg.bytes);
+      if (rider.leg.in_place) {
+        std::copy(inbox.data.begin(), inbox.data.end(),
+                  static_cast<std::byte*>(lane.gradient.data));
+      }
+      arrive(flights, rider.lane, flight.round, inbox, squared_norm, skipped);
+    }
+    fuser_.release(flight.parcel);
   }
 
   // Decodes what a round of a bucket brought, and starts the next round where there is one.

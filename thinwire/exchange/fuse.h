@@ -1,10 +1,10 @@
-// fuse.h: lazy all-reduce (GradientFlow, Sun et al. 2019): small legs wait for each other and travel
-// as one collective, so that a model of many small tensors pays the latency of a few. A property of
-// the exchange: any leg that is reduced can ride, whatever its scheme.
+// fuse.h: lazy all-reduce (GradientFlow, Sun et al. 2019): small legs wait for each other and
+// travel as one collective, so that a model of many small tensors pays the latency of a few. A
+// property of the exchange: any leg that is reduced can ride, whatever its scheme.
 //
 // Legs of one round are taken by bucket number; they leave together when they have reached the
-// threshold, when one of another type or operation follows, or when nobody else can join. All of that
-// follows from bucket numbers and legs, so the order of collectives is the same on all ranks.
+// threshold, when one of another type or operation follows, or when nobody else can join. All of
+// that follows from bucket numbers and legs, so the order of collectives is the same on all ranks.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -42,8 +42,8 @@ class Fuser {
     return reduced && leg.bytes < bytes_;
   }
 
-  // Copies a leg's bytes into the open parcel of its round. Returns a parcel that must leave now, or
-  // null.
+  // Copies a leg's bytes into the open parcel of its round. Returns a parcel that must leave now,
+  // or null.
   Parcel* add(std::size_t lane, int round, const Leg& leg, ConstBytes bytes);
 
   // The lowest round that has an open parcel, or -1; and that parcel, to leave as it is.

@@ -1,5 +1,5 @@
-// chunk.h: takes a gradient into memory and measures the result, in one sweep: the pass of schemes that
-// choose whole chunks by their L1 norm. Per element, all products and sums rounded singly:
+// chunk.h: takes a gradient into memory and measures the result, in one sweep: the pass of schemes
+// that choose whole chunks by their L1 norm. Per element, all products and sums rounded singly:
 //
 //     none       v' = g                        u and v are not touched
 //     residual   v' = v + g                    u is not touched
@@ -9,9 +9,9 @@
 //     v' not finite   u, v stay as they were
 //     otherwise       u = u', v = v'
 //
-// The norm is summed in double, element i into sum i % 16 and the sixteen sums as a tree (norm.h): an
-// order that no vector width changes, and no number of finite floats overflows.
-// 20 bytes of memory traffic per element with momentum: read g, u, v, write u, v.
+// The norm is summed in double, element i into sum i % 16 and the sixteen sums as a tree (norm.h):
+// an order that no vector width changes, and no number of finite floats overflows. 20 bytes of
+// memory traffic per element with momentum: read g, u, v, write u, v.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -26,8 +26,9 @@ struct ChunkRule {
   float momentum = 0.9f;
 };
 
-// The sum of |v'| over `count` elements; not finite when some v' is not (which NaN is not promised).
-// Pointers need no alignment; u and v may be null where `accumulate` does not touch them.
+// The sum of |v'| over `count` elements; not finite when some v' is not (which NaN is not
+// promised). Pointers need no alignment; u and v may be null where `accumulate` does not touch
+// them.
 double chunk_pass(const ChunkRule& rule, const float* g, float* u, float* v, std::size_t count);
 
 // The same, one element after the other. Same bits.

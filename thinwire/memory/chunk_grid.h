@@ -1,5 +1,6 @@
-// chunk_grid.h: a bucket cut into equal chunks (the last may be shorter), and chosen chunks of it lying side by side,
-// as they travel. Since all workers choose the same chunks, no index travels with them.
+// chunk_grid.h: a bucket cut into equal chunks (the last may be shorter), and chosen chunks of it
+// lying side by side, as they travel. Since all workers choose the same chunks, no index travels
+// with them.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -24,8 +25,8 @@ struct ChunkGrid {
   // So many of count() chunks are `density` of them; at least one of any.
   std::size_t share(double density) const;
 
-  // Elements that `picks` chunks take when packed, whichever they are: a picked last chunk is padded
-  // with zeros, so that buffers have their size before anything is picked.
+  // Elements that `picks` chunks take when packed, whichever they are: a picked last chunk is
+  // padded with zeros, so that buffers have their size before anything is picked.
   std::size_t packed(std::size_t picks) const { return std::min(picks * chunk, elements); }
 
   // The picked chunks of `from` (elements long), side by side in `out`, packed(picks.size()) long.

@@ -1,6 +1,7 @@
-// chunks.h: a bucket's memory for schemes that send whole chunks through a sum: momentum u and residual v. What was sent
-// is not cleared at once but when the next gradient is taken in, chunk by chunk, while it is in the cache anyway: that
-// costs no pass of its own, and until then undo() has nothing to copy back.
+// chunks.h: a bucket's memory for schemes that send whole chunks through a sum: momentum u and
+// residual v. What was sent is not cleared at once but when the next gradient is taken in, chunk by
+// chunk, while it is in the cache anyway: that costs no pass of its own, and until then undo() has
+// nothing to copy back.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -27,12 +28,13 @@ class ChunkMemory {
   ChunkMemory(const Bucket& bucket, const ChunkGrid& grid, const ChunkRule& rule,
               const SummedValues& values);
 
-  // Takes the gradient in, piece by piece (`piece`: elements, a multiple of the chunk). sums[i] is the L1 norm of piece i
-  // of what is to be sent, not finite where the gradient was not: such elements kept their memory.
+  // Takes the gradient in, piece by piece (`piece`: elements, a multiple of the chunk). sums[i] is
+  // the L1 norm of piece i of what is to be sent, not finite where the gradient was not: such
+  // elements kept their memory.
   void take_in(std::span<const float> gradient, std::size_t piece, std::vector<double>& sums);
 
-  // Writes the picked chunks of the residual, which counts as sent from now on. `out` has the bytes of
-  // values for grid.packed(picks.size()) elements.
+  // Writes the picked chunks of the residual, which counts as sent from now on. `out` has the bytes
+  // of values for grid.packed(picks.size()) elements.
   void send(Picks picks, Velocity velocity, Bytes out);
 
   // The chunks sent last were not sent after all.
