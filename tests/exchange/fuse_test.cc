@@ -2,8 +2,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "thinwire/exchange/fuse.h"
 
+#include <cctype>
 #include <cstring>
-#include <thread>
 
 #include "tests/laws.h"
 
@@ -97,7 +97,13 @@ TEST_P(FusedLaws, NothingElseChanges) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Registry, FusedLaws, ::testing::ValuesIn(law_configs()));
+std::string test_name(const ::testing::TestParamInfo<Config>& info) {
+  std::string name = info.param.str();
+  for (char& c : name) c = std::isalnum(static_cast<unsigned char>(c)) ? c : '_';
+  return name;
+}
+
+INSTANTIATE_TEST_SUITE_P(Registry, FusedLaws, ::testing::ValuesIn(law_configs()), test_name);
 
 // One number per bucket, its maximum over the ranks.
 class Largest final : public Compressor {
