@@ -11,5 +11,7 @@ const Scheme& fp16_scheme();
 const Scheme& bf16_scheme();
 const Scheme& topk_scheme();
 const Scheme& dgc_scheme();
+const Scheme& onebit_scheme();
+const Scheme& efsign_scheme();
 
 }  // namespace thinwire
