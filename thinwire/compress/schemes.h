@@ -13,5 +13,6 @@ const Scheme& topk_scheme();
 const Scheme& dgc_scheme();
 const Scheme& onebit_scheme();
 const Scheme& efsign_scheme();
+const Scheme& signum_scheme();
 
 }  // namespace thinwire
