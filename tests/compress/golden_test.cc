@@ -32,6 +32,7 @@ TEST(GoldenSigns, EncodersWriteThem) {
   const std::vector<float> g = {1, -2, 0, 3, -4, 0.5f, 0.25f, -0.75f, 1.25f, 2, -1};
   EXPECT_EQ(frame_of("onebit", g), read_text("tests/wire/golden/onebit.hex"));
   EXPECT_EQ(frame_of("signum", g), read_text("tests/wire/golden/signum.hex"));
+  EXPECT_EQ(frame_of("threshold:tau=2", g), read_text("tests/wire/golden/threshold.hex"));
 }
 
 }  // namespace

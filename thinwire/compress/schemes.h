@@ -14,5 +14,6 @@ const Scheme& dgc_scheme();
 const Scheme& onebit_scheme();
 const Scheme& efsign_scheme();
 const Scheme& signum_scheme();
+const Scheme& threshold_scheme();
 
 }  // namespace thinwire
