@@ -3,6 +3,7 @@
 #include "thinwire/kernels/sign.h"
 
 #include <algorithm>
+#include <cmath>
 
 #include "thinwire/kernels/norm.h"
 
@@ -15,28 +16,47 @@ float sum_at(const float* g, const float* r, std::size_t i) {
 
 }  // namespace
 
-std::size_t sign_scan_into(const float* g, const float* r, std::size_t count, std::uint8_t* bits,
-                           double* highs, double* lows) {
+void SignAccumulator::end_block() {
+  for (std::size_t k = 0; k < 16; ++k) {
+    high[k] += static_cast<double>(high_part[k]);
+    low[k] += static_cast<double>(low_part[k]);
+    high_part[k] = low_part[k] = 0;
+  }
+  at = 0;
+}
+
+void SignAccumulator::take(const float* g, const float* r, std::size_t count, std::uint8_t* bits) {
   std::fill_n(bits, (count + 7) / 8, std::uint8_t{0});
-  std::size_t below = 0;
   for (std::size_t i = 0; i < count; ++i) {
     const float x = sum_at(g, r, i);
     if (x < 0) {
       bits[i / 8] = static_cast<std::uint8_t>(bits[i / 8] | 1u << i % 8);
-      lows[i % 16] += static_cast<double>(x);
-      ++below;
+      low_part[at % 16] += x;
+      ++lows;
     } else {
-      highs[i % 16] += static_cast<double>(x);
+      high_part[at % 16] += x;
     }
+    if (++at == 128) end_block();
   }
-  return below;
+}
+
+SignSums SignAccumulator::sums(const float* g, const float* r, std::size_t count) {
+  end_block();
+  const SignSums fast{add_sums(high), add_sums(low), lows};
+  if (std::isfinite(fast.high) && std::isfinite(fast.low)) return fast;
+  double highs[16] = {}, wide_lows[16] = {};
+  for (std::size_t i = 0; i < count; ++i) {
+    const float x = sum_at(g, r, i);
+    (x < 0 ? wide_lows : highs)[i % 16] += static_cast<double>(x);
+  }
+  return {add_sums(highs), add_sums(wide_lows), lows};
 }
 
 SignSums sign_scan_reference(const float* g, const float* r, std::size_t count,
                              std::uint8_t* bits) {
-  double highs[16] = {}, lows[16] = {};
-  const std::size_t below = sign_scan_into(g, r, count, bits, highs, lows);
-  return {add_sums(highs), add_sums(lows), below};
+  SignAccumulator all;
+  all.take(g, r, count, bits);
+  return all.sums(g, r, count);
 }
 
 void sign_settle_reference(const float* g, float* r, std::size_t count, float high, float low) {

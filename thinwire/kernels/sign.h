@@ -5,8 +5,9 @@
 //     settle   r = x - (x < 0 ? low : high): what receivers will not see stays
 //     add      target += bit ? low : high
 //
-// Element i of a scan is added to sum i % 16 of its side, in double, and the sixteen are added as a
-// tree: an order that no vector width changes. No number of finite floats overflows it.
+// A scan adds in one order, whatever the vectors: element i belongs to sum i % 16 of its side; eight
+// at a time (a block of 128 elements) are added in float, and these in double. Where that overflows
+// although all are finite, everything is added in double.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -34,9 +35,18 @@ void sign_add(const std::uint8_t* bits, std::size_t count, float high, float low
 void sign_add_reference(const std::uint8_t* bits, std::size_t count, float high, float low,
                         float* target);
 
-// The scan of elements into the sixteen sums of each side, starting at sum 0: shared, so that both
-// versions add in one order. Returns how many were below zero.
-std::size_t sign_scan_into(const float* g, const float* r, std::size_t count, std::uint8_t* bits,
-                           double* highs, double* lows);
+// The sums of a scan while it runs: shared, so that the end of a vector loop goes on where it stopped.
+struct SignAccumulator {
+  double high[16] = {}, low[16] = {};
+  float high_part[16] = {}, low_part[16] = {};  // of the block begun
+  std::size_t at = 0;                           // elements in it
+  std::size_t lows = 0;
+
+  // Adds `count` elements, writes their bits.
+  void take(const float* g, const float* r, std::size_t count, std::uint8_t* bits);
+  void end_block();
+  // The sums of `count` elements, all of which were taken.
+  SignSums sums(const float* g, const float* r, std::size_t count);
+};
 
 }  // namespace thinwire

@@ -2,13 +2,13 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "thinwire/kernels/sign.h"
 
-#include "thinwire/kernels/norm.h"
-
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "thinwire/kernels/sign_hwy.cc"
 #include <hwy/foreach_target.h>
 // After foreach_target, as Highway wants it.
 #include <hwy/highway.h>
+
+#include <algorithm>
 
 #include "thinwire/kernels/mask_bits-inl.h"
 
@@ -40,40 +40,66 @@ SignSums Scan(const float* g, const float* r, std::size_t count, std::uint8_t* b
 
 using Wide = hn::CappedTag<double, 16>;
 constexpr std::size_t lanes = hn::MaxLanes(D());
-constexpr std::size_t wide_lanes = lanes / 2;
 constexpr std::size_t vectors = 16 / lanes;
 
-// Adds a vector of floats to its two vectors of sums.
-HWY_INLINE void AddWide(V x, hn::Vec<Wide>* sums) {
+// Adds the float sums of a block to the double ones, and clears them.
+HWY_INLINE void EndBlock(V* parts, hn::Vec<Wide>* sums) {
   const Wide wide;
   const hn::Half<D> half;
-  sums[0] = hn::Add(sums[0], hn::PromoteTo(wide, hn::LowerHalf(half, x)));
-  sums[1] = hn::Add(sums[1], hn::PromoteTo(wide, hn::UpperHalf(half, x)));
+  for (std::size_t k = 0; k < vectors; ++k) {
+    sums[2 * k] = hn::Add(sums[2 * k], hn::PromoteTo(wide, hn::LowerHalf(half, parts[k])));
+    sums[2 * k + 1] = hn::Add(sums[2 * k + 1], hn::PromoteTo(wide, hn::UpperHalf(half, parts[k])));
+    parts[k] = hn::Zero(D());
+  }
 }
+
+// Sums of sixteen in registers.
+struct Side {
+  V parts[vectors];
+  hn::Vec<Wide> sums[2 * vectors];
+
+  HWY_INLINE void clear() {
+    for (V& part : parts) part = hn::Zero(D());
+    for (auto& sum : sums) sum = hn::Zero(Wide());
+  }
+  HWY_INLINE void store(float* part, double* sum) const {
+    for (std::size_t k = 0; k < vectors; ++k) hn::StoreU(parts[k], D(), part + k * lanes);
+    for (std::size_t k = 0; k < 2 * vectors; ++k) hn::StoreU(sums[k], Wide(), sum + k * lanes / 2);
+  }
+};
 
 template <bool has_r>
 SignSums Scan(const float* g, const float* r, std::size_t count, std::uint8_t* bits) {
   const D d;
-  hn::Vec<Wide> high[2 * vectors], low[2 * vectors];
-  for (std::size_t k = 0; k < 2 * vectors; ++k) high[k] = low[k] = hn::Zero(Wide());
-  std::size_t i = 0, negative = 0;
-  for (; count - i >= bits_margin; i += 16) {
-    for (std::size_t k = 0; k < vectors; ++k) {
-      const V x = SumAt<has_r>(g, r, i + k * lanes);
-      const auto is_low = hn::Lt(x, hn::Zero(d));
-      StoreBits(d, is_low, bits, i + k * lanes);
-      negative += hn::CountTrue(d, is_low);
-      AddWide(hn::IfThenZeroElse(is_low, x), high + 2 * k);
-      AddWide(hn::IfThenElseZero(is_low, x), low + 2 * k);
+  Side high, low;
+  high.clear();
+  low.clear();
+  std::size_t i = 0, at = 0, below = 0;
+  while (count - i >= bits_margin) {
+    const std::size_t end =
+        i + std::min<std::size_t>(128, (count - i - bits_margin) / 16 * 16 + 16);
+    at = (end - i) % 128;
+    for (; i < end; i += 16) {
+      for (std::size_t k = 0; k < vectors; ++k) {
+        const V x = SumAt<has_r>(g, r, i + k * lanes);
+        const auto is_low = hn::Lt(x, hn::Zero(d));
+        StoreBits(d, is_low, bits, i + k * lanes);
+        below += hn::CountTrue(d, is_low);
+        high.parts[k] = hn::Add(high.parts[k], hn::IfThenZeroElse(is_low, x));
+        low.parts[k] = hn::Add(low.parts[k], hn::IfThenElseZero(is_low, x));
+      }
     }
+    if (at != 0) break;
+    EndBlock(high.parts, high.sums);
+    EndBlock(low.parts, low.sums);
   }
-  double highs[16], lows[16];
-  for (std::size_t k = 0; k < 2 * vectors; ++k) {
-    hn::StoreU(high[k], Wide(), highs + k * wide_lanes);
-    hn::StoreU(low[k], Wide(), lows + k * wide_lanes);
-  }
-  negative += sign_scan_into(g + i, has_r ? r + i : nullptr, count - i, bits + i / 8, highs, lows);
-  return {add_sums(highs), add_sums(lows), negative};
+  SignAccumulator all;
+  high.store(all.high_part, all.high);
+  low.store(all.low_part, all.low);
+  all.at = at;
+  all.lows = below;
+  all.take(g + i, has_r ? r + i : nullptr, count - i, bits + i / 8);
+  return all.sums(g, r, count);
 }
 
 #endif
