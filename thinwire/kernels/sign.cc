@@ -47,7 +47,8 @@ SignSums SignAccumulator::sums(const float* g, const float* r, std::size_t count
   double highs[16] = {}, wide_lows[16] = {};
   for (std::size_t i = 0; i < count; ++i) {
     const float x = sum_at(g, r, i);
-    (x < 0 ? wide_lows : highs)[i % 16] += static_cast<double>(x);
+    double& sum = x < 0 ? wide_lows[i % 16] : highs[i % 16];
+    sum += static_cast<double>(x);
   }
   return {add_sums(highs), add_sums(wide_lows), lows};
 }
