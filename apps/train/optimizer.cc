@@ -2,6 +2,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "apps/train/optimizer.h"
 
+#include <algorithm>
+
 #include "thinwire/compress/registry.h"
 
 namespace thinwire::train {
@@ -33,9 +35,14 @@ Optimizer::Optimizer(const Settings& settings, const std::vector<Bucket>& bucket
   rule_.momentum = static_cast<float>(settings.momentum.value_or(usual_momentum));
   rule_.nesterov = settings.nesterov;
   if (inside_) {
+    // Where the scheme averages momentum, weight decay gets the same momentum. Where it has no
+    // Nesterov form it does not average (signum votes): decay then acts on the weights directly.
+    const bool averages =
+        std::any_of(scheme.options.begin(), scheme.options.end(),
+                    [](const Option& option) { return option.name == "nesterov"; });
     const Options options(settings.config, scheme.options);
-    rule_.momentum = static_cast<float>(options.number_from("momentum", 0, 1));
-    rule_.nesterov = options.flag("nesterov");
+    rule_.momentum = averages ? static_cast<float>(options.number_from("momentum", 0, 1)) : 0.0f;
+    rule_.nesterov = averages && options.flag("nesterov");
   }
   const bool keeps = inside_ ? rule_.decay != 0 : rule_.momentum != 0;
   for (const Bucket& bucket : buckets) memory_.emplace_back(keeps ? bucket.elements() : 0);

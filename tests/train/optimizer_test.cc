@@ -85,6 +85,20 @@ TEST(Optimizer, LeavesMomentumToTheScheme) {
   expect_near(weights, expected);
 }
 
+// Votes have no momentum to go with: w -= rate (vote + decay w), as the paper of signum has it.
+TEST(Optimizer, DecaysDirectlyBesideVotes) {
+  const std::vector<Bucket> buckets = {Bucket::single(0, "w", size)};
+  Optimizer optimizer(settings_of("signum", 0.9, false, 0.01), buckets);
+  std::vector<float> weights = random_values(1);
+  Expected expected{0, 0.01, false, {weights.begin(), weights.end()}};
+  for (unsigned step = 0; step < 6; ++step) {
+    const std::vector<float> votes = random_values(10 + step);
+    optimizer.step(buckets[0], 0.1f, votes, weights);
+    expected.step(0.1, votes);
+  }
+  expect_near(weights, expected);
+}
+
 TEST(Schedule, FollowsItsShape) {
   Schedule constant = Schedule::parse("constant");
   constant.peak = 0.5;

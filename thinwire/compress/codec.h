@@ -1,4 +1,4 @@
-// codec.h: a quantiser: the floats of one bucket to bytes and back. It keeps no memory of its own;
+// codec.h: a quantiser: the floats of one bucket to bytes and back. It keeps no gradient of its own;
 // coded.h puts memory (none, residual, momentum) and frame around it, so every codec combines with
 // every memory.
 // SPDX-License-Identifier: Apache-2.0
@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <span>
 
+#include "thinwire/core/state.h"
 #include "thinwire/core/status.h"
 #include "thinwire/core/view.h"
 
@@ -35,6 +36,9 @@ class Codec {
   // target += share * what the payload says. Hostile bytes: checks everything, throws nothing. On an
   // error `target` is unspecified.
   virtual Status add(ConstBytes payload, float share, std::span<float> target) const = 0;
+
+  // What it steers by from step to step, where it does (a threshold).
+  virtual void visit_state(StateVisitor&) {}
 };
 
 }  // namespace thinwire

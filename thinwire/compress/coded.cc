@@ -133,6 +133,7 @@ void CodedCompressor::undo(const Turn&) {
 void CodedCompressor::visit_state(StateVisitor& visitor) {
   if (!v_.empty()) visit_by_parameter(visitor, bucket_, "v", v_, Share::summed);
   if (!u_.empty()) visit_by_parameter(visitor, bucket_, "u", u_, Share::summed);
+  codec_->visit_state(visitor);
 }
 
 }  // namespace thinwire

@@ -13,5 +13,9 @@ const Scheme& topk_scheme();
 const Scheme& dgc_scheme();
 const Scheme& csc_scheme();
 const Scheme& randomk_scheme();
+const Scheme& onebit_scheme();
+const Scheme& efsign_scheme();
+const Scheme& signum_scheme();
+const Scheme& threshold_scheme();
 
 }  // namespace thinwire

@@ -1,0 +1,202 @@
+// threshold_test.cc: quanta against their definition, both forms, the steering, and payloads that a
+// decoder must refuse.
+// SPDX-License-Identifier: Apache-2.0
+#include <gtest/gtest.h>
+
+#include <cstring>
+#include <limits>
+
+#include "tests/gradients.h"
+#include "thinwire/compress/threshold_codec.h"
+#include "thinwire/core/parallel.h"
+
+namespace thinwire {
+namespace {
+
+using namespace testing;
+
+const Bucket two_layers{0, {{"a", 0, 5001, {}}, {"none", 5001, 0, {}}, {"b", 5001, 1003, {}}}};
+constexpr std::size_t count = 6004;
+
+struct Sent {
+  std::vector<std::byte> payload;
+  std::vector<float> values;
+  bool sparse() const { return payload[0] == std::byte{1}; }
+};
+
+Sent send(ThresholdCodec& codec, std::span<const float> g, std::span<float> r) {
+  Sent sent{std::vector<std::byte>(codec.payload_bytes()), std::vector<float>(g.size())};
+  const Coded coded = codec.encode(g, r, 0, sent.payload);
+  EXPECT_TRUE(coded.finite);
+  EXPECT_LE(coded.bytes, sent.payload.size());
+  sent.payload.resize(coded.bytes);
+  EXPECT_TRUE(codec.add(sent.payload, 1, sent.values).ok());
+  return sent;
+}
+
+// The paper's rule, element by element; small tau travels dense, large tau sparse.
+TEST(ThresholdCodec, IsThePapersInBothForms) {
+  for (const float tau : {0.3f, 3.0f}) {
+    ThresholdCodec codec({.tau = tau}, two_layers);
+    std::vector<float> r(count), expected(count);
+    for (std::uint64_t step = 0; step < 5; ++step) {
+      const auto g = gradient(Shape::normal, count, step);
+      const Sent sent = send(codec, g, r);
+      EXPECT_EQ(sent.sparse(), tau > 1);
+      for (std::size_t i = 0; i < count; ++i) {
+        const float x = g[i] + expected[i];
+        const float quantum = x >= tau ? tau : x <= -tau ? -tau : 0;
+        expected[i] = x - quantum;
+        ASSERT_EQ(sent.values[i], quantum);
+      }
+      ASSERT_TRUE(same_bits(r, expected));
+    }
+  }
+}
+
+TEST(ThresholdCodec, TakesTheSmallerForm) {
+  const std::size_t dense = 1 + 8 + 2 * (626 + 126);
+  for (const float tau : {0.01f, 0.5f, 1.0f, 2.0f, 4.0f, 100.0f}) {
+    ThresholdCodec codec({.tau = tau}, two_layers);
+    EXPECT_EQ(codec.payload_bytes(), dense);
+    const Sent sent = send(codec, gradient(Shape::normal, count, 1), {});
+    EXPECT_EQ(sent.sparse(), sent.payload.size() < dense) << tau;
+    EXPECT_EQ(sent.sparse(), tau > 0.7f) << tau;
+  }
+}
+
+double sent_share(std::span<const float> values) {
+  std::size_t sent = 0;
+  for (const float value : values) sent += value != 0 ? 1 : 0;
+  return static_cast<double>(sent) / static_cast<double>(values.size());
+}
+
+// From the first step on near the density, in each layer, though one is a thousand times smaller;
+// soon within a fifth.
+TEST(ThresholdCodec, SteersToTheDensity) {
+  ThresholdCodec codec({.density = 0.05}, two_layers);
+  std::vector<float> r(count);
+  double late = 0;
+  for (std::uint64_t step = 0; step < 300; ++step) {
+    auto g = gradient(Shape::normal, count, step);
+    for (std::size_t i = 5001; i < count; ++i) g[i] *= 1e-3f;
+    const auto values = send(codec, g, r).values;
+    const double share = sent_share(std::span(values).last(1003));
+    if (step == 0) {
+      EXPECT_NEAR(sent_share(std::span(values).first(5001)), 0.05, 0.001);
+      EXPECT_NEAR(share, 0.05, 0.001);
+    }
+    if (step >= 100) late += share / 200;
+  }
+  EXPECT_NEAR(late, 0.05, 0.01);
+}
+
+// An element that gets more than tau in every step would be left behind for ever by counting alone.
+TEST(ThresholdCodec, RaisesATauThatOneElementOutgrows) {
+  const std::size_t n = 1000;
+  ThresholdCodec codec({.density = 0.01}, Bucket::single(0, "w", n));
+  std::vector<float> r(n);
+  for (std::uint64_t step = 0; step < 1500; ++step) {
+    auto g = gradient(Shape::normal, n, step);
+    for (float& x : g) x *= 1e-2f;
+    g[7] = 5;
+    send(codec, g, r);
+  }
+  EXPECT_LT(std::fabs(r[7]), 100);
+}
+
+TEST(ThresholdCodec, ZerosThenGradients) {
+  ThresholdCodec codec({.density = 0.05}, two_layers);
+  std::vector<float> r(count), zero(count);
+  EXPECT_EQ(sent_share(send(codec, zero, r).values), 0);
+  EXPECT_NEAR(sent_share(send(codec, gradient(Shape::normal, count, 1), r).values), 0.05, 0.001);
+}
+
+TEST(ThresholdCodec, NonFiniteElementsKeepTheirResidual) {
+  ThresholdCodec codec({.tau = 1}, two_layers);
+  auto g = gradient(Shape::normal, count, 1);
+  auto r = gradient(Shape::normal, count, 2);
+  const float before = r[77];
+  g[77] = std::numeric_limits<float>::quiet_NaN();
+  std::vector<std::byte> payload(codec.payload_bytes());
+  const Coded coded = codec.encode(g, r, 0, payload);
+  EXPECT_FALSE(coded.finite);
+  EXPECT_EQ(r[77], before);
+  std::vector<float> values(count);
+  EXPECT_TRUE(codec.add(ConstBytes(payload).first(coded.bytes), 1, values).ok());
+  EXPECT_EQ(values[77], 0);
+}
+
+TEST(ThresholdCodec, SameBytesWithAnyNumberOfThreads) {
+  const std::size_t n = 300007;
+  const auto g = gradient(Shape::heavy, n, 1);
+  std::vector<std::byte> first;
+  for (const int number : {1, 2, 5}) {
+    set_threads(number);
+    ThresholdCodec codec({.density = 0.02}, Bucket::single(0, "w", n));
+    std::vector<float> r(n);
+    send(codec, g, r);
+    const Sent sent = send(codec, g, r);
+    if (number == 1) first = sent.payload;
+    EXPECT_EQ(sent.payload, first) << number;
+  }
+  set_threads(1);
+}
+
+TEST(ThresholdCodec, RefusesWhatNoEncoderWrites) {
+  ThresholdCodec codec({.tau = 1}, Bucket::single(0, "w", 11));
+  std::vector<float> target(11);
+  const auto answer = [&](unsigned form, float tau, std::vector<unsigned> bits) {
+    std::vector<std::byte> payload(5);
+    payload[0] = std::byte(form);
+    std::memcpy(payload.data() + 1, &tau, sizeof tau);
+    for (const unsigned byte : bits) payload.push_back(std::byte(byte));
+    return codec.add(payload, 1, target).code;
+  };
+  EXPECT_EQ(answer(0, 1, {0x0f, 7, 0xf0, 0}), Code::ok);
+  EXPECT_EQ(answer(2, 1, {0x0f, 7, 0xf0, 0}), Code::bad_value);
+  for (const float tau : {0.0f, -1.0f, std::numeric_limits<float>::infinity(),
+                          std::numeric_limits<float>::quiet_NaN()})
+    EXPECT_EQ(answer(0, tau, {0x0f, 7, 0xf0, 0}), Code::bad_value) << tau;
+  EXPECT_EQ(answer(0, 1, {0x0f, 8, 0xf0, 0}), Code::bad_value);  // padding
+  EXPECT_EQ(answer(0, 1, {0x0f, 7, 0xf0, 8}), Code::bad_value);
+  EXPECT_EQ(answer(0, 1, {0x1f, 7, 0xf0, 0}), Code::bad_value);  // plus and minus
+  EXPECT_EQ(answer(0, 1, {0x0f, 7, 0xf0}), Code::mismatch);
+  EXPECT_EQ(answer(1, 1, {0x0f, 7, 0xf0, 0}), Code::truncated);
+  EXPECT_EQ(codec.add(std::vector<std::byte>(4), 1, target).code, Code::truncated);
+}
+
+// A sound sparse frame, but not of this bucket, or not of signs.
+TEST(ThresholdCodec, RefusesOtherSparseFrames) {
+  ThresholdCodec codec({.tau = 1}, Bucket::single(0, "w", 100));
+  std::vector<float> target(100);
+  const auto answer = [&](FrameHeader header, float value, std::size_t behind) {
+    const std::vector<std::uint32_t> indices = {3, 17};
+    std::vector<float> values = {value, -value};
+    std::vector<std::byte> payload(5 + sparse_frame_bound(header, 2) + behind);
+    payload[0] = std::byte{1};
+    const float tau = 1;
+    std::memcpy(payload.data() + 1, &tau, sizeof tau);
+    const std::size_t bytes =
+        encode_sparse(header, indices, values, IndexChoice::golomb, Bytes(payload).subspan(5));
+    payload.resize(5 + bytes + behind);
+    return codec.add(payload, 1, target).code;
+  };
+  const FrameHeader good{
+      .values = ValueCoder::sign, .chunk_log2 = 7, .bucket = 0, .step = 0, .elements = 100};
+  EXPECT_EQ(answer(good, 1, 0), Code::ok);
+  EXPECT_EQ(answer(good, 2, 0), Code::bad_value);
+  EXPECT_EQ(answer(good, 1, 1), Code::mismatch);
+  FrameHeader other = good;
+  other.elements = 101;
+  EXPECT_EQ(answer(other, 1, 0), Code::mismatch);
+  other = good;
+  other.values = ValueCoder::f32;
+  EXPECT_EQ(answer(other, 1, 0), Code::mismatch);
+  other = good;
+  other.step = 1;
+  EXPECT_EQ(answer(other, 1, 0), Code::mismatch);
+}
+
+}  // namespace
+}  // namespace thinwire

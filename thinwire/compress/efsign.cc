@@ -1,0 +1,68 @@
+// efsign.cc: EF-signSGD (Karimireddy et al. 2019): a bit per element, one magnitude per layer, and
+// the error kept.
+// SPDX-License-Identifier: Apache-2.0
+#include "thinwire/compress/coded.h"
+#include "thinwire/compress/schemes.h"
+#include "thinwire/compress/sign_codec.h"
+#include "thinwire/wire/block.h"
+
+namespace thinwire {
+namespace {
+
+constexpr std::uint8_t id = 13;
+
+// Layers, or blocks of layers.
+std::vector<SignGroup> groups_of(const Options& options, const Bucket& bucket) {
+  const auto longest = static_cast<std::size_t>(options.integer("group", 0, 1 << 20));
+  std::vector<SignGroup> groups;
+  for (const Parameter& parameter : bucket.parameters) {
+    if (parameter.count == 0) continue;
+    cut_evenly(parameter.offset, parameter.count, longest == 0 ? parameter.count : longest, groups);
+  }
+  return groups;
+}
+
+std::vector<Option> options() {
+  std::vector<Option> all = memory_options("residual");
+  all.push_back({"group", "0",
+                 "most elements that share a magnitude: 0 = the whole layer (the paper), or 1 to "
+                 "1048576 (up to 16384 the second read comes from a cache)"});
+  return all;
+}
+
+std::size_t bytes(const Options& options, const Bucket& bucket) {
+  return block_header_bytes +
+         SignCodec::payload_bytes(SignLevels::magnitude, groups_of(options, bucket));
+}
+
+std::unique_ptr<Compressor> make(const Options& options, const Bucket& bucket, const Site& site) {
+  auto codec = std::make_unique<SignCodec>(SignLevels::magnitude, groups_of(options, bucket));
+  return std::make_unique<CodedCompressor>(id, 0, read_memory_options(options), std::move(codec),
+                                           bucket, site);
+}
+
+}  // namespace
+
+const Scheme& efsign_scheme() {
+  static const Scheme scheme{
+      .name = "efsign",
+      .id = id,
+      .paper = "Karimireddy et al. 2019, Error feedback fixes SignSGD",
+      .summary = "Sends each sign and the mean magnitude of a layer, keeps the error.",
+      .bits = "1 + 32 / layer",
+      .reducible = false,
+      .biased = true,
+      .feedback = true,
+      .stochastic = false,
+      .momentum = false,
+      .options = options(),
+      .variants = {"group=100", "memory=none", "group=4096,memory=momentum"},
+      .bytes = bytes,
+      // The mean of a layer is known only when all of it was read: g and r are read twice.
+      .traffic = 20.125,
+      .make = make,
+  };
+  return scheme;
+}
+
+}  // namespace thinwire

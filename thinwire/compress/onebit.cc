@@ -1,0 +1,90 @@
+// onebit.cc: 1-bit SGD (Seide et al. 2014): a bit per element, two means per unit of a layer, and
+// the error kept.
+// SPDX-License-Identifier: Apache-2.0
+#include <algorithm>
+
+#include "thinwire/compress/coded.h"
+#include "thinwire/compress/schemes.h"
+#include "thinwire/compress/sign_codec.h"
+#include "thinwire/wire/block.h"
+
+namespace thinwire {
+namespace {
+
+constexpr std::uint8_t id = 7;
+
+// Longer rows are cut: their second read would no longer come from a cache, and finer means only
+// fit better. 16384 elements and their residual are 128 KiB.
+constexpr std::size_t longest = std::size_t{1} << 14;
+
+// The weights into one unit: a column of the paper's matrices, a row of shape[0] x rest as
+// frameworks store them, and so contiguous. 1-D parameters, and those whose shape does not fit (a
+// slice of one), are a single row.
+std::size_t row_of(const Parameter& parameter) {
+  if (parameter.shape.size() < 2 || parameter.shape[0] <= 0) return parameter.count;
+  const auto rows = static_cast<std::size_t>(parameter.shape[0]);
+  return parameter.count % rows == 0 ? parameter.count / rows : parameter.count;
+}
+
+// Rows, short ones joined until they have `least` elements, so that means never outweigh bits.
+void add_groups(const Parameter& parameter, std::size_t least, std::vector<SignGroup>& groups) {
+  if (parameter.count == 0) return;
+  const std::size_t row = row_of(parameter), rows = parameter.count / row;
+  const std::size_t joined = std::max<std::size_t>(1, (least + row - 1) / row);
+  const std::size_t parts = std::max<std::size_t>(1, rows / joined);
+  for (std::size_t k = 0; k < parts; ++k) {
+    const std::size_t from = rows * k / parts * row, to = rows * (k + 1) / parts * row;
+    cut_evenly(parameter.offset + from, to - from, std::max(longest, 2 * least), groups);
+  }
+}
+
+std::vector<SignGroup> groups_of(const Options& options, const Bucket& bucket) {
+  const auto least = static_cast<std::size_t>(options.integer("group", 1, 1 << 20));
+  std::vector<SignGroup> groups;
+  for (const Parameter& parameter : bucket.parameters) add_groups(parameter, least, groups);
+  return groups;
+}
+
+std::vector<Option> options() {
+  std::vector<Option> all = memory_options("residual");
+  all.push_back({"group", "512",
+                 "fewest elements that share two means: shorter rows of a layer are joined, 1 to "
+                 "1048576"});
+  return all;
+}
+
+std::size_t bytes(const Options& options, const Bucket& bucket) {
+  return block_header_bytes +
+         SignCodec::payload_bytes(SignLevels::two_means, groups_of(options, bucket));
+}
+
+std::unique_ptr<Compressor> make(const Options& options, const Bucket& bucket, const Site& site) {
+  auto codec = std::make_unique<SignCodec>(SignLevels::two_means, groups_of(options, bucket));
+  return std::make_unique<CodedCompressor>(id, 0, read_memory_options(options), std::move(codec),
+                                           bucket, site);
+}
+
+}  // namespace
+
+const Scheme& onebit_scheme() {
+  static const Scheme scheme{
+      .name = "onebit",
+      .id = id,
+      .paper = "Seide et al. 2014, 1-bit stochastic gradient descent",
+      .summary = "Sends each sign and two means per unit of a layer, keeps the error.",
+      .bits = "1 + 64 / max(row, group)",
+      .reducible = false,
+      .biased = true,
+      .feedback = true,
+      .stochastic = false,
+      .momentum = false,
+      .options = options(),
+      .variants = {"group=1", "group=64,memory=none", "group=3000,memory=momentum"},
+      .bytes = bytes,
+      .traffic = 12.125,
+      .make = make,
+  };
+  return scheme;
+}
+
+}  // namespace thinwire

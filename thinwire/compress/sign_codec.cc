@@ -1,0 +1,183 @@
+// sign_codec.cc: two reads of a group, of which the second comes from a cache where the group fits.
+// SPDX-License-Identifier: Apache-2.0
+#include "thinwire/compress/sign_codec.h"
+
+#include <algorithm>
+#include <bit>
+#include <cmath>
+#include <cstring>
+
+#include "thinwire/core/parallel.h"
+
+namespace thinwire {
+namespace {
+
+// The sums of a group are those of its blocks, added in order: so threads may share a large group,
+// and its levels are the same for any number of them.
+constexpr std::size_t block = std::size_t{1} << 16;
+// Below, waking a thread costs more than it saves.
+constexpr std::size_t run_elements = std::size_t{1} << 17;
+
+std::size_t bytes_of_bits(std::size_t count) { return (count + 7) / 8; }
+
+std::size_t level_bytes(SignLevels levels) {
+  return levels == SignLevels::two_means ? 2 * sizeof(float) : sizeof(float);
+}
+
+std::size_t ones_in(ConstBytes bits) {
+  std::size_t ones = 0, at = 0;
+  for (; bits.size() - at >= 8; at += 8) {
+    std::uint64_t word = 0;
+    std::memcpy(&word, bits.data() + at, sizeof word);
+    ones += static_cast<std::size_t>(std::popcount(word));
+  }
+  for (; at < bits.size(); ++at)
+    ones += static_cast<std::size_t>(std::popcount(std::to_integer<std::uint8_t>(bits[at])));
+  return ones;
+}
+
+bool padding_is_zero(ConstBytes bits, std::size_t count) {
+  return count % 8 == 0 || std::to_integer<unsigned>(bits.back()) >> count % 8 == 0;
+}
+
+// Zero or more: its sign bit is clear.
+bool is_level(float value) { return std::isfinite(value) && !std::signbit(value); }
+
+// Runs body(first, count) over the blocks of a group. Most are one block: no loop is set up for it.
+template <typename Body>
+void for_blocks(std::size_t count, const Body& body) {
+  if (count <= block) return body(0, count);
+  parallel_for((count + block - 1) / block,
+               [&](std::size_t k) { body(k * block, std::min(block, count - k * block)); });
+}
+
+SignSums scan_group(const float* g, const float* r, std::size_t count, std::uint8_t* bits) {
+  if (count <= block) return sign_scan(g, r, count, bits);
+  std::vector<SignSums> parts((count + block - 1) / block);
+  for_blocks(count, [&](std::size_t at, std::size_t size) {
+    parts[at / block] = sign_scan(g + at, r == nullptr ? r : r + at, size, bits + at / 8);
+  });
+  SignSums sums;
+  for (const SignSums& part : parts)
+    sums = {sums.high + part.high, sums.low + part.low, sums.lows + part.lows};
+  return sums;
+}
+
+}  // namespace
+
+void cut_evenly(std::size_t first, std::size_t count, std::size_t longest,
+                std::vector<SignGroup>& groups) {
+  const std::size_t parts = (count + longest - 1) / longest;
+  for (std::size_t k = 0; k < parts; ++k) {
+    const std::size_t from = count * k / parts, to = count * (k + 1) / parts;
+    groups.push_back({first + from, to - from});
+  }
+}
+
+std::size_t SignCodec::payload_bytes(SignLevels levels, const std::vector<SignGroup>& groups) {
+  std::size_t bytes = groups.size() * level_bytes(levels);
+  for (const SignGroup& group : groups) bytes += bytes_of_bits(group.count);
+  return bytes;
+}
+
+SignCodec::SignCodec(SignLevels levels, const std::vector<SignGroup>& groups)
+    : levels_(levels), bytes_(payload_bytes(levels, groups)) {
+  std::size_t bits = groups.size() * level_bytes(levels), in_run = run_elements;
+  for (const SignGroup& group : groups) {
+    if (in_run >= run_elements) {
+      runs_.push_back(places_.size());
+      in_run = 0;
+    }
+    in_run += group.count;
+    places_.push_back({group, places_.size() * level_bytes(levels), bits});
+    bits += bytes_of_bits(group.count);
+  }
+  runs_.push_back(places_.size());
+}
+
+Coded SignCodec::encode(std::span<const float> gradient, std::span<float> residual, std::uint64_t,
+                        Bytes out) {
+  const std::size_t runs = runs_.size() - 1;
+  std::vector<char> finite(runs, 1);
+  float* const r = residual.empty() ? nullptr : residual.data();
+  parallel_for(runs, [&](std::size_t run) {
+    for (std::size_t k = runs_[run]; k < runs_[run + 1]; ++k) {
+      if (!encode_group(places_[k], gradient.data(), r, out)) finite[run] = 0;
+    }
+  });
+  return {bytes_, std::find(finite.begin(), finite.end(), 0) == finite.end()};
+}
+
+bool SignCodec::encode_group(const Place& place, const float* g, float* r, Bytes out) const {
+  const auto [first, count] = place.group;
+  g += first;
+  if (r != nullptr) r += first;
+  auto* bits = reinterpret_cast<std::uint8_t*>(out.data() + place.bits);
+  const SignSums sums = scan_group(g, r, count, bits);
+  const bool finite = std::isfinite(sums.high) && std::isfinite(sums.low);
+  const Levels levels = finite ? levels_of(sums, count) : Levels{};
+  write_levels(levels, out.data() + place.levels);
+  // Bits without a meaning are zero: a payload has one spelling.
+  if (levels.low == 0) std::fill_n(bits, bytes_of_bits(count), std::uint8_t{0});
+  if (finite && r != nullptr) {
+    for_blocks(count, [&](std::size_t at, std::size_t size) {
+      sign_settle(g + at, r + at, size, levels.high, levels.low);
+    });
+  }
+  return finite;
+}
+
+SignCodec::Levels SignCodec::levels_of(const SignSums& sums, std::size_t count) const {
+  if (levels_ == SignLevels::magnitude) {
+    const auto mean = static_cast<float>((sums.high - sums.low) / static_cast<double>(count));
+    return {mean, mean == 0 ? 0.0f : -mean};
+  }
+  const auto mean = [](double sum, std::size_t n) {
+    return n == 0 ? 0.0f : static_cast<float>(sum / static_cast<double>(n));
+  };
+  return {mean(sums.high, count - sums.lows), mean(sums.low, sums.lows)};
+}
+
+void SignCodec::write_levels(const Levels& levels, std::byte* to) const {
+  std::memcpy(to, &levels.high, sizeof levels.high);
+  if (levels_ == SignLevels::two_means)
+    std::memcpy(to + sizeof levels.high, &levels.low, sizeof levels.low);
+}
+
+// Checks everything that could be spelled otherwise.
+Status SignCodec::read_group(const Place& place, ConstBytes payload, Levels& levels) const {
+  const std::size_t count = place.group.count;
+  const ConstBytes bits = payload.subspan(place.bits, bytes_of_bits(count));
+  if (!padding_is_zero(bits, count)) return {Code::bad_value, "signs: set bits in the padding"};
+  const std::size_t ones = ones_in(bits);
+  std::memcpy(&levels.high, payload.data() + place.levels, sizeof levels.high);
+  if (!is_level(levels.high))
+    return {Code::bad_value, "signs: an upper level that is negative or not finite"};
+  if (levels_ == SignLevels::magnitude) {
+    if (levels.high == 0 && ones > 0) return {Code::bad_value, "signs: bits without a magnitude"};
+    levels.low = -levels.high;
+    return {};
+  }
+  std::memcpy(&levels.low, payload.data() + place.levels + sizeof levels.high, sizeof levels.low);
+  const bool none = std::bit_cast<std::uint32_t>(levels.low) == 0;
+  if (ones == 0 ? !none : !(levels.low < 0 && std::isfinite(levels.low)))
+    return {Code::bad_value, "signs: a lower level that does not fit its bits"};
+  if (ones == count && levels.high != 0)
+    return {Code::bad_value, "signs: an upper level without elements"};
+  return {};
+}
+
+Status SignCodec::add(ConstBytes payload, float share, std::span<float> target) const {
+  if (payload.size() != bytes_)
+    return {Code::mismatch, "signs: payload is not as long as its groups"};
+  for (const Place& place : places_) {
+    Levels levels;
+    if (const Status status = read_group(place, payload, levels); !status.ok()) return status;
+    const auto* bits = reinterpret_cast<const std::uint8_t*>(payload.data() + place.bits);
+    sign_add(bits, place.group.count, share * levels.high, share * levels.low,
+             target.data() + place.group.first);
+  }
+  return {};
+}
+
+}  // namespace thinwire

@@ -1,0 +1,61 @@
+// sign_codec.h: a bit per element, and what the bits of a group stand for: the codec of onebit and
+// efsign. With x = g + r, the payload is the levels of all groups (f32), then each group's bits
+// (1: x < 0), every group from a byte of its own.
+//
+//     two_means   high = mean of the x >= 0, low = mean of the x < 0; a side without elements: 0
+//     magnitude   high = mean |x|, low = -high: one float
+//
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <vector>
+
+#include "thinwire/compress/codec.h"
+#include "thinwire/kernels/sign.h"
+
+namespace thinwire {
+
+enum class SignLevels : std::uint8_t { two_means, magnitude };
+
+// Elements [first, first + count) of the bucket, at least one, that share their levels.
+struct SignGroup {
+  std::size_t first = 0, count = 0;
+};
+
+// Appends [first, first + count) as groups of nearly equal length, at most `longest` each.
+void cut_evenly(std::size_t first, std::size_t count, std::size_t longest,
+                std::vector<SignGroup>& groups);
+
+class SignCodec final : public Codec {
+ public:
+  // The groups are in order and fill the bucket.
+  SignCodec(SignLevels levels, const std::vector<SignGroup>& groups);
+
+  static std::size_t payload_bytes(SignLevels levels, const std::vector<SignGroup>& groups);
+
+  std::size_t payload_bytes() const override { return bytes_; }
+  Coded encode(std::span<const float> gradient, std::span<float> residual, std::uint64_t seed,
+               Bytes out) override;
+  Status add(ConstBytes payload, float share, std::span<float> target) const override;
+
+ private:
+  struct Levels {
+    float high = 0, low = 0;
+  };
+  struct Place {
+    SignGroup group;
+    std::size_t levels = 0, bits = 0;  // where they are in the payload
+  };
+
+  bool encode_group(const Place& place, const float* g, float* r, Bytes out) const;
+  Levels levels_of(const SignSums& sums, std::size_t count) const;
+  void write_levels(const Levels& levels, std::byte* to) const;
+  Status read_group(const Place& place, ConstBytes payload, Levels& levels) const;
+
+  SignLevels levels_;
+  std::vector<Place> places_;
+  std::vector<std::size_t> runs_;  // places where a unit of parallel work begins, and their end
+  std::size_t bytes_ = 0;
+};
+
+}  // namespace thinwire

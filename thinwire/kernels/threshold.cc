@@ -1,0 +1,37 @@
+// threshold.cc: threshold quantisation, one element after the other.
+// SPDX-License-Identifier: Apache-2.0
+#include "thinwire/kernels/threshold.h"
+
+#include <algorithm>
+#include <cmath>
+
+namespace thinwire {
+
+ThresholdTally threshold_pass_reference(float tau, const float* g, float* r, std::size_t count,
+                                        std::uint8_t* plus, std::uint8_t* minus) {
+  std::fill_n(plus, (count + 7) / 8, std::uint8_t{0});
+  std::fill_n(minus, (count + 7) / 8, std::uint8_t{0});
+  ThresholdTally tally;
+  for (std::size_t i = 0; i < count; ++i) {
+    float x = r == nullptr ? g[i] : g[i] + r[i];
+    if (!std::isfinite(x)) {
+      tally.finite = false;
+      continue;
+    }
+    const unsigned bit = 1u << i % 8;
+    if (x >= tau) {
+      plus[i / 8] = static_cast<std::uint8_t>(plus[i / 8] | bit);
+      x -= tau;
+      ++tally.sent;
+    } else if (x <= -tau) {
+      minus[i / 8] = static_cast<std::uint8_t>(minus[i / 8] | bit);
+      x += tau;
+      ++tally.sent;
+    }
+    tally.largest = std::max(tally.largest, std::fabs(x));
+    if (r != nullptr) r[i] = x;
+  }
+  return tally;
+}
+
+}  // namespace thinwire
