@@ -9,7 +9,8 @@ namespace thinwire {
 
 const std::vector<const Scheme*>& schemes() {
   static const std::vector<const Scheme*> table = {
-      &dense_scheme(), &fp16_scheme(), &bf16_scheme(), &topk_scheme(), &dgc_scheme(),
+      &dense_scheme(), &fp16_scheme(), &bf16_scheme(),
+      &topk_scheme(),  &dgc_scheme(),  &powersgd_scheme(),
   };
   return table;
 }
