@@ -31,19 +31,19 @@ def random_unit(seed, counter):  # thinwire/core/random.h
     return ((z ^ (z >> 31)) >> 40) * 2.0**-24
 
 
-# A drift of rank three, the same in every step, under a little noise for each rank and step, so that rounding does not decide which way
-# the iteration turns. In double, rounded once.
-def gradient(parameter, rank, step):
+# A drift of the given rank, the same in every step, under a little noise for each worker and step: stronger noise would let rounding
+# decide which way the iteration turns. In double, rounded once.
+def gradient(parameter, rank, step, terms):
     shape = list(SHAPES.values())[parameter]
     cols = max(1, torch.Size(shape).numel() // shape[0])
     noise = 1000 * (step + 1) + 10 * rank
     values = []
     for i in range(torch.Size(shape).numel()):
         drift = 0.0
-        for t in range(3):
+        for t in range(terms):
             a = random_unit(2 * t, 100 * parameter + i // cols) - 0.5
             drift += a * (random_unit(2 * t + 1, 100 * parameter + i % cols) - 0.5) * 0.5**t
-        values.append(drift + 0.03125 * (random_unit(noise + parameter, i) - 0.5))
+        values.append(drift + 0.0078125 * (random_unit(noise + parameter, i) - 0.5))
     return torch.tensor(values, dtype=torch.float32).view(shape)
 
 
@@ -68,9 +68,9 @@ def write(out, key, tensor):
         out.write(pattern(values[at:at + 16]) + "\n")
 
 
-def average(model, rank, step):
+def average(model, rank, step, terms):
     model.zero_grad()
-    model([gradient(i, rank, step) for i in range(len(SHAPES))]).backward()
+    model([gradient(i, rank, step, terms) for i in range(len(SHAPES))]).backward()
 
 
 # What the hook started from: it makes each Q orthonormal before it first uses it, in the order of the bucket, shape by shape.
@@ -121,7 +121,7 @@ def run_powersgd(rank, matrix_rank, out):
 
     ddp.register_comm_hook(state, hook)
     for step in range(-WARMUP, STEPS):
-        average(ddp, rank, max(step, 0))
+        average(ddp, rank, max(step, 0), matrix_rank)
         if rank == 0 and step in KEPT:
             for name, parameter in model.named_parameters():
                 write(out, f"powersgd.{matrix_rank}.step{step}.{name}", parameter.grad)
@@ -135,13 +135,13 @@ def run_cast(rank, name, hook, out):
     model = Model()
     ddp = DistributedDataParallel(model)
     ddp.register_comm_hook(None, lambda group, bucket: hook(group, bucket))  # DDP refuses bf16's own name without NCCL
-    average(ddp, rank, 0)
+    average(ddp, rank, 0, 1)
     if rank == 0:
         write(out, f"{name}.w1", model.w1.grad)
 
 
 def run_topk(out):
-    x = gradient(0, 0, 0).view(-1)
+    x = gradient(0, 0, 0, 1).view(-1)
     chosen = torch.topk(x.abs(), 32).indices.sort().values
     write(out, "topk.indices", chosen.float())
     write(out, "topk.values", x[chosen])
