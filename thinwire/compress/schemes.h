@@ -12,5 +12,6 @@ const Scheme& bf16_scheme();
 const Scheme& topk_scheme();
 const Scheme& dgc_scheme();
 const Scheme& powersgd_scheme();
+const Scheme& atomo_scheme();
 
 }  // namespace thinwire
