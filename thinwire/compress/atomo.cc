@@ -262,7 +262,7 @@ const Scheme& atomo_scheme() {
       .stochastic = true,
       .momentum = false,
       .options = options(),
-      .variants = {"rank=1", "rank=2.5,memory=residual"},
+      .variants = {"rank=1,memory=residual"},
       .bytes = nullptr,
       .traffic = 4,
       .make = [](const Options& options, const Bucket& bucket,

@@ -13,9 +13,8 @@
 #include <limits>
 
 #include "thinwire/compress/basis.h"
+#include "thinwire/compress/low_rank.h"
 #include "thinwire/compress/schemes.h"
-#include "thinwire/core/crc32c.h"
-#include "thinwire/core/parallel.h"
 #include "thinwire/core/random.h"
 #include "thinwire/kernels/average.h"
 #include "thinwire/kernels/low_rank.h"
@@ -44,70 +43,6 @@ Settings read(const Options& options) {
           static_cast<std::uint64_t>(options.integer("seed", 0, 1L << 40))};
 }
 
-// A parameter that travels as factors: where it lies in the bucket, its factors among all P and Q.
-struct Matrix {
-  std::string name;
-  std::size_t offset = 0, rows = 0, cols = 0, rank = 0;
-  std::size_t p = 0, q = 0;
-  std::uint64_t stream = 0;  // of its random draws; the same on all ranks and in any bucket
-};
-
-// Elements that travel as they are.
-struct Plain {
-  std::size_t offset = 0, count = 0;
-};
-
-struct Layout {
-  std::vector<Matrix> matrices;
-  std::vector<Plain> plain;
-  std::size_t p = 0, q = 0, plain_count = 0;
-};
-
-Layout lay_out(const Settings& settings, const Bucket& bucket) {
-  Layout all;
-  for (const Parameter& parameter : bucket.parameters) {
-    const std::size_t rows =
-        parameter.shape.size() < 2 ? 0 : static_cast<std::size_t>(parameter.shape[0]);
-    const std::size_t cols = rows == 0 ? 0 : parameter.count / rows;
-    const std::size_t rank = std::min({settings.rank, rows, cols});
-    const auto factors = static_cast<double>((rows + cols) * rank);
-    if (rank > 0 && rows * cols == parameter.count &&
-        factors * settings.rate < static_cast<double>(parameter.count)) {
-      const auto name = crc32c(std::as_bytes(std::span(parameter.name)));
-      all.matrices.push_back({parameter.name, parameter.offset, rows, cols, rank, all.p, all.q,
-                              random_at(settings.seed, name)});
-      all.p += rows * rank;
-      all.q += cols * rank;
-    } else if (parameter.count > 0) {
-      all.plain.push_back({parameter.offset, parameter.count});
-      all.plain_count += parameter.count;
-    }
-  }
-  return all;
-}
-
-// Pieces for threads: rows where a row's products are its own, columns where a column's are. Their
-// extents follow from the shape alone.
-constexpr std::size_t piece_elements = 1 << 16;
-constexpr std::size_t piece_cols = 512;  // of Q^T: stays in the first-level cache
-
-template <typename Body>
-void for_rows(const Matrix& matrix, Body body) {
-  const std::size_t extent = std::max<std::size_t>(1, piece_elements / matrix.cols);
-  parallel_for((matrix.rows + extent - 1) / extent, [&](std::size_t piece) {
-    const std::size_t first = piece * extent, rows = std::min(extent, matrix.rows - first);
-    body(Panel{rows, matrix.cols, matrix.cols, matrix.rank}, first);
-  });
-}
-
-template <typename Body>
-void for_cols(const Matrix& matrix, Body body) {
-  parallel_for((matrix.cols + piece_cols - 1) / piece_cols, [&](std::size_t piece) {
-    const std::size_t first = piece * piece_cols, cols = std::min(piece_cols, matrix.cols - first);
-    body(Panel{matrix.rows, cols, matrix.cols, matrix.rank}, first);
-  });
-}
-
 class PowerSgdCompressor final : public Compressor {
  public:
   PowerSgdCompressor(const Settings& settings, const Bucket& bucket, const Site& site)
@@ -115,7 +50,7 @@ class PowerSgdCompressor final : public Compressor {
         bucket_(bucket),
         site_(site),
         who_("powersgd, bucket " + std::to_string(bucket.id)),
-        layout_(lay_out(settings, bucket)),
+        layout_(lay_out(bucket, settings.rank, settings.rate, settings.seed)),
         v_(bucket.elements()),
         p_(layout_.p),
         q_(layout_.q),
@@ -130,7 +65,7 @@ class PowerSgdCompressor final : public Compressor {
   int rounds() const override { return layout_.matrices.empty() ? 1 : 2; }
 
   Leg leg(std::uint64_t step, int round) const override {
-    const Layout& layout = at(step);
+    const LowRankLayout& layout = at(step);
     const std::size_t count = round == 0 ? layout.p + layout.plain_count : layout.q;
     return {Reduction::sum, DType::f32, count * sizeof(float)};
   }
@@ -150,7 +85,7 @@ class PowerSgdCompressor final : public Compressor {
 
   Status decode(const Turn& turn, const Inbox& inbox, TensorView average) override {
     require_f32_cpu(average, bucket_.elements(), who_);
-    const Layout& layout = at(turn.step);
+    const LowRankLayout& layout = at(turn.step);
     const auto* floats = reinterpret_cast<const float*>(inbox.data.data());
     const bool finite = turn.round == 0 ? receive_p(layout, floats, average.f32())
                                         : receive_q(layout, floats, turn.step, average.f32());
@@ -160,14 +95,14 @@ class PowerSgdCompressor final : public Compressor {
 
   // Back to gradient + error, which the next step then sends.
   void undo(const Turn& turn) override {
-    const Layout& layout = at(turn.step);
+    const LowRankLayout& layout = at(turn.step);
     if (given_) {
-      for (const Matrix& matrix : layout.matrices) take_back(matrix);
+      for (const ThinMatrix& matrix : layout.matrices) take_back(matrix);
       std::swap(q_, next_q_);
     }
     given_ = false;
     std::size_t at = 0;
-    for (const Plain& plain : layout.plain) {
+    for (const PlainPart& plain : layout.plain) {
       std::copy_n(sent_.begin() + static_cast<std::ptrdiff_t>(at), plain.count,
                   v_.begin() + static_cast<std::ptrdiff_t>(plain.offset));
       at += plain.count;
@@ -177,23 +112,23 @@ class PowerSgdCompressor final : public Compressor {
   void visit_state(StateVisitor& visitor) override {
     visit_by_parameter(visitor, bucket_, "v", v_, Share::summed);
     if (!settings_.warm_start) return;
-    for (const Matrix& matrix : layout_.matrices) {
+    for (const ThinMatrix& matrix : layout_.matrices) {
       const auto columns = std::span(q_).subspan(matrix.q, matrix.cols * matrix.rank);
       visitor.tensor(matrix.name + "/q", columns, Share::replicated);
     }
   }
 
  private:
-  const Layout& at(std::uint64_t step) const {
+  const LowRankLayout& at(std::uint64_t step) const {
     return step < settings_.warmup ? everything_ : layout_;
   }
 
-  static Basis columns(const Matrix& matrix, std::vector<float>& q) {
+  static Basis columns(const ThinMatrix& matrix, std::vector<float>& q) {
     return {q.data() + matrix.q, matrix.cols, matrix.rank, 1, matrix.cols};
   }
 
   void start_afresh(std::uint64_t step) {
-    for (const Matrix& matrix : layout_.matrices) {
+    for (const ThinMatrix& matrix : layout_.matrices) {
       const Basis basis = columns(matrix, q_);
       draw(basis, random_at(matrix.stream, step));
       orthonormalise(basis, std::nullopt);
@@ -201,11 +136,12 @@ class PowerSgdCompressor final : public Compressor {
   }
 
   // Round 0: the gradient into the error, P and what travels plainly into `out`.
-  bool take(const Layout& layout, std::uint64_t step, std::span<const float> gradient, float* out) {
+  bool take(const LowRankLayout& layout, std::uint64_t step, std::span<const float> gradient,
+            float* out) {
     std::atomic<bool> finite = true;
     given_ = false;
     if (!settings_.warm_start) start_afresh(step);
-    for (const Matrix& matrix : layout.matrices) {
+    for (const ThinMatrix& matrix : layout.matrices) {
       for_rows(matrix, [&](const Panel& panel, std::size_t first) {
         const std::size_t at = matrix.offset + first * matrix.cols;
         if (!low_rank_take(panel, gradient.data() + at, v_.data() + at, q_.data() + matrix.q,
@@ -215,7 +151,7 @@ class PowerSgdCompressor final : public Compressor {
     }
     sent_.resize(layout.plain_count);
     std::size_t at = 0;
-    for (const Plain& plain : layout.plain) {
+    for (const PlainPart& plain : layout.plain) {
       for (std::size_t i = plain.offset; i < plain.offset + plain.count; ++i, ++at) {
         const float sum = v_[i] + gradient[i];
         const bool good = std::isfinite(sum);
@@ -228,20 +164,20 @@ class PowerSgdCompressor final : public Compressor {
   }
 
   // After round 0: the plain averages are final, P becomes a basis.
-  bool receive_p(const Layout& layout, const float* sum, std::span<float> average) {
+  bool receive_p(const LowRankLayout& layout, const float* sum, std::span<float> average) {
     const float share = 1.0f / static_cast<float>(site_.world);
     std::copy_n(sum, layout.p, p_.begin());
     bool finite = scale_finite(p_.data(), layout.p, share);
     const float* from = sum + layout.p;
-    for (const Plain& plain : layout.plain) {
+    for (const PlainPart& plain : layout.plain) {
       std::copy_n(from, plain.count, average.data() + plain.offset);
       finite = scale_finite(average.data() + plain.offset, plain.count, share) && finite;
       from += plain.count;
     }
     if (!finite) return false;
-    for (const Plain& plain : layout.plain)
+    for (const PlainPart& plain : layout.plain)
       std::fill_n(v_.begin() + static_cast<std::ptrdiff_t>(plain.offset), plain.count, 0.0f);
-    for (const Matrix& matrix : layout.matrices)
+    for (const ThinMatrix& matrix : layout.matrices)
       orthonormalise({p_.data() + matrix.p, matrix.rows, matrix.rank, matrix.rank, 1},
                      std::nullopt);
     return true;
@@ -249,7 +185,7 @@ class PowerSgdCompressor final : public Compressor {
 
   // Round 1: Q of this worker.
   void project(float* out) {
-    for (const Matrix& matrix : layout_.matrices) {
+    for (const ThinMatrix& matrix : layout_.matrices) {
       for_cols(matrix, [&](const Panel& panel, std::size_t first) {
         low_rank_project(panel, v_.data() + matrix.offset + first, p_.data() + matrix.p,
                          out + matrix.q + first);
@@ -259,12 +195,12 @@ class PowerSgdCompressor final : public Compressor {
   }
 
   // After round 1: the averages, the error, and the next step's Q.
-  bool receive_q(const Layout& layout, const float* sum, std::uint64_t step,
+  bool receive_q(const LowRankLayout& layout, const float* sum, std::uint64_t step,
                  std::span<float> average) {
     std::copy_n(sum, layout.q, mean_q_.begin());
     if (!scale_finite(mean_q_.data(), layout.q, 1.0f / static_cast<float>(site_.world)))
       return false;
-    for (const Matrix& matrix : layout.matrices) {
+    for (const ThinMatrix& matrix : layout.matrices) {
       const float* mean = mean_q_.data() + matrix.q;
       const float* kept = kept_q() + matrix.q;
       for_rows(matrix, [&](const Panel& panel, std::size_t first) {
@@ -282,7 +218,7 @@ class PowerSgdCompressor final : public Compressor {
   // gradient, and P would otherwise be of its square. A direction that died (a gradient of zeros) is drawn anew.
   void find_next_q(std::uint64_t step) {
     next_q_ = mean_q_;
-    for (const Matrix& matrix : layout_.matrices)
+    for (const ThinMatrix& matrix : layout_.matrices)
       orthonormalise(columns(matrix, next_q_), random_at(matrix.stream, step + 1));
     std::swap(q_, next_q_);
   }
@@ -291,7 +227,7 @@ class PowerSgdCompressor final : public Compressor {
     return settings_.error == ErrorOf::local ? own_q_.data() : mean_q_.data();
   }
 
-  void take_back(const Matrix& matrix) {
+  void take_back(const ThinMatrix& matrix) {
     for (std::size_t i = 0; i < matrix.rows; ++i) {
       for (std::size_t j = 0; j < matrix.cols; ++j) {
         float sum = 0;
@@ -305,8 +241,8 @@ class PowerSgdCompressor final : public Compressor {
   Settings settings_;
   Bucket bucket_;
   Site site_;
-  std::string who_;             // for errors
-  Layout layout_, everything_;  // ... and that of the warm-up
+  std::string who_;                    // for errors
+  LowRankLayout layout_, everything_;  // ... and that of the warm-up
   std::vector<float>
       v_;  // the error; in mid-step M; of plain elements zero, but after a voided step
   std::vector<float> p_, q_;   // q_: orthonormal, of this step until its end
@@ -343,7 +279,9 @@ const Scheme& powersgd_scheme() {
       .variants = {"rank=1,error=local", "rank=4,rate=1", "rank=3,warm_start=off,rate=1"},
       .bytes =
           [](const Options& options, const Bucket& bucket) {
-            const Layout layout = lay_out(read(options), bucket);
+            const Settings settings = read(options);
+            const LowRankLayout layout =
+                lay_out(bucket, settings.rank, settings.rate, settings.seed);
             return (layout.p + layout.plain_count + layout.q) * sizeof(float);
           },
       .traffic = 28,
