@@ -148,29 +148,40 @@ void Project(const Panel& panel, const float* e, const float* p, float* q) {
   }
 }
 
-// A vector of a row of P Q^T.
-template <typename D>
-HWY_INLINE hn::Vec<D> Elements(D d, const Panel& panel, const float* p, const float* q) {
+// A vector of a row of P Q^T. `factors` is the rank, as a constant where it is small.
+template <typename D, typename Factors>
+HWY_INLINE hn::Vec<D> Elements(D d, Factors factors, std::size_t stride, const float* p,
+                               const float* q) {
   auto sum = hn::Mul(hn::Set(d, p[0]), hn::LoadU(d, q));
-  for (std::size_t k = 1; k < panel.rank; ++k)
-    sum = hn::Add(sum, hn::Mul(hn::Set(d, p[k]), hn::LoadU(d, q + k * panel.stride)));
+  for (std::size_t k = 1; k < factors; ++k)
+    sum = hn::Add(sum, hn::Mul(hn::Set(d, p[k]), hn::LoadU(d, q + k * stride)));
   return sum;
+}
+
+template <typename Factors>
+HWY_INLINE void GiveRows(const Panel& panel, Factors factors, std::size_t whole, const float* p,
+                         const float* q, const float* k, float* e, float* average) {
+  const hn::ScalableTag<float> d;
+  for (std::size_t i = 0; i < panel.rows; ++i) {
+    const float* mine = p + i * panel.rank;
+    for (std::size_t j = 0; j < whole; j += hn::Lanes(d)) {
+      const std::size_t at = i * panel.stride + j;
+      const auto mean = Elements(d, factors, panel.stride, mine, q + j);
+      const auto taken = k == q ? mean : Elements(d, factors, panel.stride, mine, k + j);
+      hn::StoreU(hn::Sub(hn::LoadU(d, e + at), taken), d, e + at);
+      hn::StoreU(mean, d, average + at);
+    }
+  }
 }
 
 void Give(const Panel& panel, const float* p, const float* q, const float* k, float* e,
           float* average) {
-  const hn::ScalableTag<float> d;
-  const std::size_t lanes = hn::Lanes(d);
-  const std::size_t whole = panel.cols - panel.cols % lanes;
-  for (std::size_t i = 0; i < panel.rows; ++i) {
-    const float* factors = p + i * panel.rank;
-    float* row = e + i * panel.stride;
-    for (std::size_t j = 0; j < whole; j += lanes) {
-      const auto mean = Elements(d, panel, factors, q + j);
-      const auto taken = k == q ? mean : Elements(d, panel, factors, k + j);
-      hn::StoreU(mean, d, average + i * panel.stride + j);
-      hn::StoreU(hn::Sub(hn::LoadU(d, row + j), taken), d, row + j);
-    }
+  const std::size_t whole = panel.cols - panel.cols % hn::Lanes(hn::ScalableTag<float>());
+  if (panel.rank <= group) {
+    WithFactors(panel.rank, [&](auto factors)
+                                HWY_ATTR { GiveRows(panel, factors, whole, p, q, k, e, average); });
+  } else {
+    GiveRows(panel, panel.rank, whole, p, q, k, e, average);
   }
   const Panel rest{panel.rows, panel.cols - whole, panel.stride, panel.rank};
   low_rank_give_reference(rest, p, q + whole, k + whole, e + whole, average + whole);
