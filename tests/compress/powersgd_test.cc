@@ -108,6 +108,36 @@ TEST(PowerSgd, MatricesOfOneShapeDoNotMix) {
   });
 }
 
+// What a worker keeps of its own is orthogonal to all that was sent; what the average lacks of it is
+// not, unless the worker is alone.
+TEST(PowerSgd, ErrorIsOfTheAverageOrOfTheWorkersOwn) {
+  for (const std::string error : {"average", "local"}) {
+    run_local(2, [&](Group& group) {
+      Exchange exchange(group, {one_matrix}, Config::parse("powersgd:rank=2,error=" + error));
+      Model model = model_gradient({one_matrix}, Shape::normal, seed_of(group, 0));
+      const auto given = model[0];
+      take_step(exchange, model, 0);
+      const std::vector<float> kept = state_of(exchange).at("w/v").values;
+      double largest = 0;
+      for (std::size_t a = 0; a < 50; ++a) {
+        for (std::size_t b = 0; b < 50; ++b) {
+          double product = 0;
+          for (std::size_t i = 0; i < 30; ++i)
+            product += double{model[0][i * 50 + a]} * kept[i * 50 + b];
+          largest = std::max(largest, std::abs(product));
+        }
+      }
+      if (error == "local") {
+        EXPECT_LT(largest, 1e-5);
+      } else {
+        EXPECT_GT(largest, 0.1);
+        for (std::size_t i = 0; i < given.size(); ++i)
+          ASSERT_NEAR(kept[i], given[i] - model[0][i], 1e-6);
+      }
+    });
+  }
+}
+
 TEST(PowerSgd, OnlyWhatPaysTravelsAsFactors) {
   const auto bytes = [](const char* options, std::vector<std::int64_t> shape, std::size_t count) {
     const Config config = Config::parse(std::string("powersgd:") + options);

@@ -77,7 +77,7 @@ def average(model, rank, step, terms):
 class FirstQ:
     def __init__(self, names):
         self.names, self.seen, self.real = names, {}, powerSGD_hook._orthogonalize
-        self.order = []
+        self.order, self.offsets = [], {}
 
     def __call__(self, matrices, epsilon=0):
         self.real(matrices, epsilon)
@@ -85,12 +85,14 @@ class FirstQ:
             self.seen[self.order[len(self.seen)]] = matrices[0].clone()
 
     def note(self, bucket, rank):
-        by_shape = {}
+        by_shape, at = {}, 0
         for parameter in bucket.parameters():
             rows, cols = parameter.shape[0], parameter.numel() // parameter.shape[0]
             r = min(rows, cols, rank)
             if (rows + cols) * r * 2 < rows * cols:
                 by_shape.setdefault((rows, cols), []).append(self.names[parameter.data_ptr()])
+            self.offsets[self.names[parameter.data_ptr()]] = slice(at, at + parameter.numel())
+            at += parameter.numel()
         self.order = [name for names in by_shape.values() for name in names]
 
 
@@ -129,6 +131,7 @@ def run_powersgd(rank, matrix_rank, out):
     if rank == 0:
         for name, q in first.seen.items():
             write(out, f"powersgd.{matrix_rank}.q.{name}", q.t().contiguous())
+            write(out, f"powersgd.{matrix_rank}.error.{name}", state.error_dict[0][first.offsets[name]])
 
 
 def run_cast(rank, name, hook, out):
