@@ -60,11 +60,11 @@ TEST(Basis, NearlyParallelVectorsAreStillOrthogonal) {
   for (std::size_t i = length; i < x.size(); ++i) x[i] = x[i % length] + 1e-6f * x[i];
   orthonormalise(basis_of(x), std::nullopt);
   expect_orthonormal(x);
-  // As alike as floats can be: here one pass of projection would leave 1e-5 between them.
+  // As alike as floats can be: here one pass of projection would leave some 1e-5 between them.
   x = gradient(Shape::normal, rank * length, 3);
   for (std::size_t i = length; i < x.size(); ++i) x[i] = x[i % length];
   for (std::size_t k = 0; k < rank; ++k) {
-    for (std::size_t i = 0; i < rank; ++i) x[k * length + i] = i == k ? 1e-10f : 0.0f;
+    for (std::size_t i = 0; i < rank; ++i) x[k * length + i] = i == k ? 1e-11f : 0.0f;
   }
   orthonormalise(basis_of(x), std::nullopt);
   expect_orthonormal(x);
