@@ -1,5 +1,5 @@
-// low_rank_bench.cc: the ladder of PowerSGD's three passes: plain reference, each instruction set of this machine, and the
-// streaming floor, over square matrices and a wide one.
+// low_rank_bench.cc: the ladder of PowerSGD's three passes: plain reference, each instruction set
+// of this machine, and the streaming floor, over square matrices and a wide one.
 // SPDX-License-Identifier: Apache-2.0
 #include <benchmark/benchmark.h>
 

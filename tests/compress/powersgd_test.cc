@@ -59,7 +59,8 @@ TEST(PowerSgd, WarmStartIteratesTowardsTheBestSubspace) {
   });
 }
 
-// A layer whose gradient is zero for a while is zero, not NaN, and comes back when the gradient does.
+// A layer whose gradient is zero for a while is zero, not NaN, and comes back when the gradient
+// does.
 TEST(PowerSgd, ZeroGradientsDoNotKillTheSubspace) {
   for (const char* options : {"powersgd:rank=2", "powersgd:rank=2,warm_start=off"}) {
     run_local(2, [&](Group& group) {
@@ -108,8 +109,8 @@ TEST(PowerSgd, MatricesOfOneShapeDoNotMix) {
   });
 }
 
-// What a worker keeps of its own is orthogonal to all that was sent; what the average lacks of it is
-// not, unless the worker is alone.
+// What a worker keeps of its own is orthogonal to all that was sent; what the average lacks of it
+// is not, unless the worker is alone.
 TEST(PowerSgd, ErrorIsOfTheAverageOrOfTheWorkersOwn) {
   for (const std::string error : {"average", "local"}) {
     run_local(2, [&](Group& group) {
@@ -199,6 +200,17 @@ TEST(PowerSgd, AVoidedStepRestoresQAndKeepsTheGradient) {
       }
     });
   }
+}
+
+// Shapes decide what travels, so ranks must agree on them before the first step.
+TEST(PowerSgd, AnotherShapeIsAnError) {
+  run_local(2, [](Group& group) {
+    Bucket bucket = one_matrix;
+    if (group.rank() == 1) bucket.parameters[0].shape = {50, 30};
+    const std::string text =
+        error_of([&] { Exchange exchange(group, {bucket}, Config::parse("powersgd")); });
+    EXPECT_NE(text.find("rank 1 was set up otherwise"), std::string::npos) << text;
+  });
 }
 
 TEST(PowerSgd, StallsDoNotChangeBits) {

@@ -1,5 +1,5 @@
-// torch_reference_test.cc: PyTorch's own hooks and topk against ours, on the same gradients: torch_reference.py ran them
-// and wrote torch_reference.txt.
+// torch_reference_test.cc: PyTorch's own hooks and topk against ours, on the same gradients:
+// torch_reference.py ran them and wrote torch_reference.txt.
 // SPDX-License-Identifier: Apache-2.0
 #include <fstream>
 #include <map>
@@ -58,8 +58,8 @@ std::vector<float> formula(int rank, std::uint64_t step, int terms) {
   return values;
 }
 
-// Only rounding differs; it adds up in the error over the steps, so this is the most, in the root mean square of a
-// parameter, that an element may differ by.
+// Only rounding differs; it adds up in the error over the steps, so this is the most, in the root
+// mean square of a parameter, that an element may differ by.
 constexpr double tolerance = 1e-4;
 
 void expect_close(std::span<const float> ours, const std::vector<float>& expected,
@@ -102,8 +102,8 @@ TEST(TorchReference, PowerSgdIsThatOfTheHook) {
     run_local(2, [&](Group& group) { expect_like_the_hook(reference, group, matrix_rank); });
 }
 
-// The hooks round first and divide then, in 16 bits; we divide in 32 and round once. Halving is exact, but for
-// denormals, so for two workers both are the same.
+// The hooks round first and divide then, in 16 bits; we divide in 32 and round once. Halving is
+// exact, but for denormals, so for two workers both are the same.
 TEST(TorchReference, CastsAreThoseOfTheHooks) {
   const Reference reference = read_reference();
   for (const std::string scheme : {"fp16", "bf16"}) {

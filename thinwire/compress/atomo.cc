@@ -1,5 +1,5 @@
-// atomo.cc: spectral ATOMO (Wang et al. 2018): a layer's singular triplets, each sent at random with a chance in
-// proportion to its strength, and scaled up by that chance: right on average.
+// atomo.cc: spectral ATOMO (Wang et al. 2018): a layer's singular triplets, each sent at random
+// with a chance in proportion to its strength, and scaled up by that chance: right on average.
 // SPDX-License-Identifier: Apache-2.0
 #include "thinwire/compress/atomo.h"
 
@@ -22,7 +22,8 @@ constexpr std::uint8_t id = 14;
 // In the place of the number of triplets: the matrix itself follows.
 constexpr std::uint32_t whole = 0xffffffff;
 
-// A parameter, and how it travels: as triplets, unless they would have as many floats as it has itself.
+// A parameter, and how it travels: as triplets, unless they would have as many floats as it has
+// itself.
 struct Layer {
   std::size_t offset = 0, count = 0;
   MatrixShape shape;  // none: it travels as it is
@@ -136,7 +137,7 @@ class AtomoCodec final : public Codec {
   }
 
  private:
-  // False when a scale is too large for a float; the layer then travels as zeros.
+  // False when something is too large for a float; the layer then travels as zeros.
   bool write_layer(const Layer& layer, std::span<const float> x, bool feedback, std::uint64_t seed,
                    Writer& writer) const {
     if (layer.shape.rows == 0) {
@@ -162,24 +163,25 @@ class AtomoCodec final : public Codec {
       *at = static_cast<float>(scale);
       spectrum.write(i, at + 1, at + 1 + layer.shape.rows);
     }
-    write_triplets(layer, count, triplets, writer);
-    return true;
+    return write_triplets(layer, count, triplets, writer);
   }
 
   // Whole where that is smaller. It is the drawn triplets' sum that travels then: the gradient
   // itself would be a bias, since it would stand in for the large draws alone.
-  static void write_triplets(const Layer& layer, std::uint32_t count,
+  static bool write_triplets(const Layer& layer, std::uint32_t count,
                              std::span<const float> triplets, Writer& writer) {
     if (layer.pays(count)) {
       writer.number(count);
       writer.floats(triplets);
-      return;
+      return true;
     }
     std::vector<float> sum(layer.count);
     for (std::uint32_t i = 0; i < count; ++i)
       add_triplet(layer, triplets.subspan(i * layer.triplet(), layer.triplet()), 1.0f, sum);
-    writer.number(whole);
-    writer.floats(sum);
+    const bool finite = all_finite(sum);
+    writer.number(finite ? whole : 0);
+    if (finite) writer.floats(sum);
+    return finite;
   }
 
   static void add_triplet(const Layer& layer, std::span<const float> triplet, float share,

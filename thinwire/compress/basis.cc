@@ -12,7 +12,8 @@
 namespace thinwire {
 namespace {
 
-// What is left of a vector of floats after projection, below this share, is rounding and no direction.
+// What is left of a vector of floats after projection, below this share, is rounding and no
+// direction.
 constexpr double negligible = 1e-12;
 
 using Vector = std::span<double>;

@@ -1,6 +1,7 @@
-// basis.h: orthonormal vectors out of any: Gram-Schmidt in double precision, each vector projected twice, which
-// keeps them orthogonal however nearly parallel they were. All-zero and dependent vectors give zeros or a fresh draw,
-// never a NaN. Sums run in the order of kernels/norm.h: the same bits everywhere.
+// basis.h: orthonormal vectors out of any: Gram-Schmidt in double precision, each vector projected
+// twice, which keeps them orthogonal however nearly parallel they were. All-zero and dependent
+// vectors give zeros or a fresh draw, never a NaN. Sums run in the order of kernels/norm.h: the
+// same bits everywhere.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 

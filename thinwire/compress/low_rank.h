@@ -1,5 +1,5 @@
-// low_rank.h: which parameters of a bucket travel as two thin factors, and where these lie; how the work on a matrix is cut into
-// pieces for threads.
+// low_rank.h: which parameters of a bucket travel as two thin factors, and where these lie; how the
+// work on a matrix is cut into pieces for threads.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -14,7 +14,8 @@
 
 namespace thinwire {
 
-// A parameter that travels as factors: where it lies in the bucket, and its factors among all P and all Q.
+// A parameter that travels as factors: where it lies in the bucket, and its factors among all P and
+// all Q.
 struct ThinMatrix {
   std::string name;
   std::size_t offset = 0, rows = 0, cols = 0, rank = 0;
@@ -48,8 +49,8 @@ void for_rows(const ThinMatrix& matrix, Body body) {
   });
 }
 
-// Calls body(panel, first column): pieces for passes in which a column's results are its own; their Q^T stays in the
-// first-level cache.
+// Calls body(panel, first column): pieces for passes in which a column's results are its own; their
+// Q^T stays in the first-level cache.
 template <typename Body>
 void for_cols(const ThinMatrix& matrix, Body body) {
   constexpr std::size_t extent = 512;

@@ -1,5 +1,5 @@
-// powersgd.cc: PowerSGD (Vogels et al. 2019): one step of subspace iteration per training step. Each
-// matrix M = gradient + error travels as two thin factors, both through sums:
+// powersgd.cc: PowerSGD (Vogels et al. 2019): one step of subspace iteration per training step.
+// Each matrix M = gradient + error travels as two thin factors, both through sums:
 //
 //     round 0   P = M Q       sum;  P made orthonormal
 //     round 1   Q = M^T P     sum;  M' = P Q^T / N is the average, M - M' stays as error
@@ -214,8 +214,9 @@ class PowerSgdCompressor final : public Compressor {
     return true;
   }
 
-  // Only the space of Q's columns counts, so they go orthonormal into the next step: their length is that of the
-  // gradient, and P would otherwise be of its square. A direction that died (a gradient of zeros) is drawn anew.
+  // Only the space of Q's columns counts, so they go orthonormal into the next step: their length
+  // is that of the gradient, and P would otherwise be of its square. A direction that died (a
+  // gradient of zeros) is drawn anew.
   void find_next_q(std::uint64_t step) {
     next_q_ = mean_q_;
     for (const ThinMatrix& matrix : layout_.matrices)

@@ -1,7 +1,7 @@
-// spectrum.h: a matrix as a sum of rank-one parts along orthonormal directions, by the eigenvectors of its smaller Gram
-// matrix (Jacobi's rotations in double precision). The parts add up to the matrix as exactly as the directions are
-// orthonormal, however far the rotations got; so who drops parts at random is right on average.
-// Slow: about 30 k^3 + 4 k^2 l operations for k x l, k <= l.
+// spectrum.h: a matrix as a sum of rank-one parts along orthonormal directions, by the eigenvectors
+// of its smaller Gram matrix (Jacobi's rotations in double precision). The parts add up to the
+// matrix as exactly as the directions are orthonormal, however far the rotations got; so who drops
+// parts at random is right on average. Slow: about 30 k^3 + 4 k^2 l operations for k x l, k <= l.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 

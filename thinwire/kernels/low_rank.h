@@ -1,9 +1,9 @@
 // low_rank.h: a matrix and its thin factors: the three passes of PowerSGD. E is row-major, the thin
 // factor P lies row by row (rows x rank), the other one transposed (rank x columns), so that every
-// inner loop runs along memory. Orders of addition, the same on every vector width: a product of rows adds
-// column j to sum j % 16 and the sixteen sums as a tree; a product of columns adds row after row;
-// an element of P Q^T adds its rank products one after the other. Arrays must not overlap and need
-// no alignment.
+// inner loop runs along memory. Orders of addition, the same on every vector width: a product of
+// rows adds column j to sum j % 16 and the sixteen sums as a tree; a product of columns adds row
+// after row; an element of P Q^T adds its rank products one after the other. Arrays must not
+// overlap and need no alignment.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 

@@ -1,5 +1,6 @@
 // low_rank_hwy.cc: a matrix and its thin factors with the widest vectors of the machine. Factors go
-// in groups of four: their sums stay in registers, and E comes from the first-level cache from the second group on.
+// in groups of four: their sums stay in registers, and E comes from the first-level cache from the
+// second group on.
 // SPDX-License-Identifier: Apache-2.0
 #include "thinwire/kernels/low_rank.h"
 
