@@ -119,8 +119,9 @@ inline void law_replicas(Group& group, const Config& config, Shape shape, int st
 inline void law_conservation(Group& group, Config config, Shape shape, int steps) {
   if (!keeps_residual(config)) return;
   config = with(with(config, "momentum", "0"), "clip", "0");
-  const std::vector<Bucket> buckets = {Bucket{0, {{"a", 0, 301, {}}, {"b", 301, 200, {}}}},
-                                       Bucket::single(1, "c", 77)};
+  const std::vector<Bucket> buckets = {
+      Bucket{0, {{"a", 0, 301, {43, 7}}, {"b", 301, 200, {20, 10}}, {"bias", 501, 9, {}}}},
+      Bucket{1, {{"c", 0, 77, {11, 7}}}}};
   Exchange exchange(group, buckets, config);
   const auto drift = model_gradient(buckets, shape, 5);
   std::vector<std::vector<double>> in, out;

@@ -1,10 +1,9 @@
 // process_laws.cc: every scheme of the registry under every law, between real processes.
 // SPDX-License-Identifier: Apache-2.0
-#include "tests/laws.h"
-
 #include <chrono>
 
 #include "tests/comm/engine.h"
+#include "tests/exchange/stalls.h"
 
 namespace thinwire {
 namespace {
@@ -41,6 +40,11 @@ TEST(Processes, ResumeIsExact) {
 
 TEST(Processes, NonFiniteGradientSkipsTheStepOnAllRanks) {
   for (const Config& config : one_of_each_scheme()) law_nan(*world, config);
+}
+
+TEST(Processes, StallsDoNotChangeBits) {
+  for (const char* config : {"powersgd:rank=2", "csc", "terngrad"})
+    law_stalls(*world, Config::parse(config));
 }
 
 TEST(Processes, AnotherConfigurationIsNamed) {

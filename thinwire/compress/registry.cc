@@ -13,6 +13,8 @@ const std::vector<const Scheme*>& schemes() {
       &dgc_scheme(),   &csc_scheme(),  &randomk_scheme(),
       &dense_scheme(),  &fp16_scheme(),   &bf16_scheme(),   &topk_scheme(),      &dgc_scheme(),
       &onebit_scheme(), &efsign_scheme(), &signum_scheme(), &threshold_scheme(),
+      &dense_scheme(), &fp16_scheme(),     &bf16_scheme(),  &topk_scheme(),
+      &dgc_scheme(),   &powersgd_scheme(), &atomo_scheme(),
   };
   return table;
 }

@@ -17,5 +17,7 @@ const Scheme& onebit_scheme();
 const Scheme& efsign_scheme();
 const Scheme& signum_scheme();
 const Scheme& threshold_scheme();
+const Scheme& powersgd_scheme();
+const Scheme& atomo_scheme();
 
 }  // namespace thinwire

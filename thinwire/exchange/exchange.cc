@@ -44,6 +44,7 @@ Agreement describe(const std::vector<Bucket>& buckets, const std::string& scheme
     all += "\nbucket " + std::to_string(bucket.id);
     for (const Parameter& parameter : bucket.parameters) {
       all += "\n" + parameter.name + " " + std::to_string(parameter.count);
+      for (const std::int64_t extent : parameter.shape) all += "x" + std::to_string(extent);
     }
     elements += bucket.elements();
   }

@@ -1,0 +1,76 @@
+// low_rank.cc: a matrix and its thin factors, one element after the other.
+// SPDX-License-Identifier: Apache-2.0
+#include "thinwire/kernels/low_rank.h"
+
+#include <cmath>
+
+namespace thinwire {
+namespace {
+
+float product_of_rows(const float* a, const float* b, std::size_t count) {
+  float sums[16] = {};
+  for (std::size_t j = 0; j < count; ++j) sums[j % 16] += a[j] * b[j];
+  return add_sixteen(sums);
+}
+
+// Element j of a row of P Q^T, from that row of P.
+float element(const Panel& panel, const float* p, const float* q, std::size_t j) {
+  float sum = p[0] * q[j];
+  for (std::size_t k = 1; k < panel.rank; ++k) sum += p[k] * q[k * panel.stride + j];
+  return sum;
+}
+
+}  // namespace
+
+float add_sixteen(const float* sums) {
+  float level[16];
+  for (std::size_t i = 0; i < 16; ++i) level[i] = sums[i];
+  for (std::size_t half = 8; half > 0; half /= 2) {
+    for (std::size_t i = 0; i < half; ++i) level[i] += level[i + half];
+  }
+  return level[0];
+}
+
+bool low_rank_take_reference(const Panel& panel, const float* g, float* e, const float* q,
+                             float* p) {
+  bool finite = true;
+  for (std::size_t i = 0; i < panel.rows; ++i) {
+    const float* from = g + i * panel.stride;
+    float* row = e + i * panel.stride;
+    for (std::size_t j = 0; j < panel.cols; ++j) {
+      const float sum = row[j] + from[j];
+      if (std::isfinite(sum)) {
+        row[j] = sum;
+      } else {
+        finite = false;
+      }
+    }
+    for (std::size_t k = 0; k < panel.rank; ++k)
+      p[i * panel.rank + k] = product_of_rows(row, q + k * panel.stride, panel.cols);
+  }
+  return finite;
+}
+
+void low_rank_project_reference(const Panel& panel, const float* e, const float* p, float* q) {
+  for (std::size_t k = 0; k < panel.rank; ++k) {
+    for (std::size_t j = 0; j < panel.cols; ++j) {
+      float sum = 0;
+      for (std::size_t i = 0; i < panel.rows; ++i)
+        sum += e[i * panel.stride + j] * p[i * panel.rank + k];
+      q[k * panel.stride + j] = sum;
+    }
+  }
+}
+
+void low_rank_give_reference(const Panel& panel, const float* p, const float* q, const float* k,
+                             float* e, float* average) {
+  for (std::size_t i = 0; i < panel.rows; ++i) {
+    const float* factors = p + i * panel.rank;
+    for (std::size_t j = 0; j < panel.cols; ++j) {
+      average[i * panel.stride + j] = element(panel, factors, q, j);
+      e[i * panel.stride + j] -= element(panel, factors, k, j);
+    }
+  }
+}
+
+}  // namespace thinwire

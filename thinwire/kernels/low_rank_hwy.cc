@@ -1,0 +1,216 @@
+// low_rank_hwy.cc: a matrix and its thin factors with the widest vectors of the machine. Factors go
+// in groups of four: their sums stay in registers, and E comes from the first-level cache from the
+// second group on.
+// SPDX-License-Identifier: Apache-2.0
+#include "thinwire/kernels/low_rank.h"
+
+#undef HWY_TARGET_INCLUDE
+#define HWY_TARGET_INCLUDE "thinwire/kernels/low_rank_hwy.cc"
+#include <hwy/foreach_target.h>
+// After foreach_target, as Highway wants it.
+#include <hwy/highway.h>
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <type_traits>
+
+HWY_BEFORE_NAMESPACE();
+namespace thinwire {
+namespace HWY_NAMESPACE {
+namespace hn = hwy::HWY_NAMESPACE;
+
+constexpr std::size_t group = 4;         // factors at once
+constexpr std::size_t rows_at_once = 8;  // of E in a product of columns, per load of Q
+
+// Calls body with the number of factors, one to four, as a constant.
+template <typename Body>
+HWY_INLINE void WithFactors(std::size_t factors, Body body) {
+  switch (factors) {
+    case 1:
+      return body(std::integral_constant<std::size_t, 1>());
+    case 2:
+      return body(std::integral_constant<std::size_t, 2>());
+    case 3:
+      return body(std::integral_constant<std::size_t, 3>());
+    default:
+      return body(std::integral_constant<std::size_t, 4>());
+  }
+}
+
+// One row times `factors` columns of Q; with `taking`, g is added to the row first.
+template <std::size_t factors, bool taking>
+HWY_INLINE bool TakeRow(const Panel& panel, const float* g, float* e, const float* q, float* p) {
+  float sums[factors][16] = {};
+  bool finite = true;
+  std::size_t j = 0;
+  // Vectors of a size unknown to the compiler cannot form an array; there the plain sums do it.
+#if !HWY_HAVE_SCALABLE
+  const hn::CappedTag<float, 16> d;
+  constexpr std::size_t lanes = hn::MaxLanes(hn::CappedTag<float, 16>());
+  constexpr std::size_t vectors = 16 / lanes;
+  hn::Vec<decltype(d)> part[factors][vectors];
+  for (auto& factor : part) {
+    for (auto& sum : factor) sum = hn::Zero(d);
+  }
+  const auto infinity = hn::Set(d, std::numeric_limits<float>::infinity());
+  auto sound = hn::Lt(hn::Zero(d), infinity);
+  for (; panel.cols - j >= 16; j += 16) {
+    for (std::size_t v = 0; v < vectors; ++v) {
+      const std::size_t at = j + v * lanes;
+      auto x = hn::LoadU(d, e + at);
+      if constexpr (taking) {
+        const auto sum = hn::Add(x, hn::LoadU(d, g + at));
+        const auto good = hn::Lt(hn::Abs(sum), infinity);
+        x = hn::IfThenElse(good, sum, x);
+        sound = hn::And(sound, good);
+        hn::StoreU(x, d, e + at);
+      }
+      for (std::size_t k = 0; k < factors; ++k) {
+        const auto y = hn::LoadU(d, q + k * panel.stride + at);
+        part[k][v] = hn::Add(part[k][v], hn::Mul(x, y));
+      }
+    }
+  }
+  finite = hn::AllTrue(d, sound);
+  for (std::size_t k = 0; k < factors; ++k) {
+    for (std::size_t v = 0; v < vectors; ++v) hn::StoreU(part[k][v], d, sums[k] + v * lanes);
+  }
+#endif
+  for (; j < panel.cols; ++j) {
+    if constexpr (taking) {
+      const float sum = e[j] + g[j];
+      const bool good = std::isfinite(sum);
+      e[j] = good ? sum : e[j];
+      finite = finite && good;
+    }
+    for (std::size_t k = 0; k < factors; ++k) sums[k][j % 16] += e[j] * q[k * panel.stride + j];
+  }
+  for (std::size_t k = 0; k < factors; ++k) p[k] = add_sixteen(sums[k]);
+  return finite;
+}
+
+bool Take(const Panel& panel, const float* g, float* e, const float* q, float* p) {
+  bool finite = true;
+  for (std::size_t i = 0; i < panel.rows; ++i) {
+    for (std::size_t k = 0; k < panel.rank; k += group) {
+      WithFactors(std::min(group, panel.rank - k), [&](auto factors) HWY_ATTR {
+        const float* columns = q + k * panel.stride;
+        float* out = p + i * panel.rank + k;
+        float* row = e + i * panel.stride;
+        if (k == 0) {
+          finite = TakeRow<factors, true>(panel, g + i * panel.stride, row, columns, out) && finite;
+        } else {
+          TakeRow<factors, false>(panel, nullptr, row, columns, out);
+        }
+      });
+    }
+  }
+  return finite;
+}
+
+// Adds a few rows of E, each times its element of P, to `factors` rows of Q^T.
+template <std::size_t factors>
+HWY_INLINE void ProjectRows(const Panel& panel, std::size_t rows, const float* e, const float* p,
+                            float* q) {
+  const hn::ScalableTag<float> d;
+  const std::size_t lanes = hn::Lanes(d);
+  std::size_t j = 0;
+#if !HWY_HAVE_SCALABLE
+  for (; panel.cols - j >= lanes; j += lanes) {
+    hn::Vec<decltype(d)> sum[factors];
+    for (std::size_t k = 0; k < factors; ++k) sum[k] = hn::LoadU(d, q + k * panel.stride + j);
+    for (std::size_t i = 0; i < rows; ++i) {
+      const auto x = hn::LoadU(d, e + i * panel.stride + j);
+      for (std::size_t k = 0; k < factors; ++k)
+        sum[k] = hn::Add(sum[k], hn::Mul(x, hn::Set(d, p[i * panel.rank + k])));
+    }
+    for (std::size_t k = 0; k < factors; ++k) hn::StoreU(sum[k], d, q + k * panel.stride + j);
+  }
+#endif
+  for (; j < panel.cols; ++j) {
+    for (std::size_t i = 0; i < rows; ++i) {
+      for (std::size_t k = 0; k < factors; ++k)
+        q[k * panel.stride + j] += e[i * panel.stride + j] * p[i * panel.rank + k];
+    }
+  }
+}
+
+void Project(const Panel& panel, const float* e, const float* p, float* q) {
+  for (std::size_t k = 0; k < panel.rank; ++k) std::fill_n(q + k * panel.stride, panel.cols, 0.0f);
+  for (std::size_t i = 0; i < panel.rows; i += rows_at_once) {
+    const std::size_t rows = std::min(rows_at_once, panel.rows - i);
+    for (std::size_t k = 0; k < panel.rank; k += group) {
+      WithFactors(std::min(group, panel.rank - k), [&](auto factors) HWY_ATTR {
+        ProjectRows<factors>(panel, rows, e + i * panel.stride, p + i * panel.rank + k,
+                             q + k * panel.stride);
+      });
+    }
+  }
+}
+
+// A vector of a row of P Q^T. `factors` is the rank, as a constant where it is small.
+template <typename D, typename Factors>
+HWY_INLINE hn::Vec<D> Elements(D d, Factors factors, std::size_t stride, const float* p,
+                               const float* q) {
+  auto sum = hn::Mul(hn::Set(d, p[0]), hn::LoadU(d, q));
+  for (std::size_t k = 1; k < factors; ++k)
+    sum = hn::Add(sum, hn::Mul(hn::Set(d, p[k]), hn::LoadU(d, q + k * stride)));
+  return sum;
+}
+
+template <typename Factors>
+HWY_INLINE void GiveRows(const Panel& panel, Factors factors, std::size_t whole, const float* p,
+                         const float* q, const float* k, float* e, float* average) {
+  const hn::ScalableTag<float> d;
+  for (std::size_t i = 0; i < panel.rows; ++i) {
+    const float* mine = p + i * panel.rank;
+    for (std::size_t j = 0; j < whole; j += hn::Lanes(d)) {
+      const std::size_t at = i * panel.stride + j;
+      const auto mean = Elements(d, factors, panel.stride, mine, q + j);
+      const auto taken = k == q ? mean : Elements(d, factors, panel.stride, mine, k + j);
+      hn::StoreU(hn::Sub(hn::LoadU(d, e + at), taken), d, e + at);
+      hn::StoreU(mean, d, average + at);
+    }
+  }
+}
+
+void Give(const Panel& panel, const float* p, const float* q, const float* k, float* e,
+          float* average) {
+  const std::size_t whole = panel.cols - panel.cols % hn::Lanes(hn::ScalableTag<float>());
+  if (panel.rank <= group) {
+    WithFactors(panel.rank, [&](auto factors)
+                                HWY_ATTR { GiveRows(panel, factors, whole, p, q, k, e, average); });
+  } else {
+    GiveRows(panel, panel.rank, whole, p, q, k, e, average);
+  }
+  const Panel rest{panel.rows, panel.cols - whole, panel.stride, panel.rank};
+  low_rank_give_reference(rest, p, q + whole, k + whole, e + whole, average + whole);
+}
+
+}  // namespace HWY_NAMESPACE
+}  // namespace thinwire
+HWY_AFTER_NAMESPACE();
+
+#if HWY_ONCE
+namespace thinwire {
+
+HWY_EXPORT(Take);
+HWY_EXPORT(Project);
+HWY_EXPORT(Give);
+
+bool low_rank_take(const Panel& panel, const float* g, float* e, const float* q, float* p) {
+  return HWY_DYNAMIC_DISPATCH(Take)(panel, g, e, q, p);
+}
+
+void low_rank_project(const Panel& panel, const float* e, const float* p, float* q) {
+  HWY_DYNAMIC_DISPATCH(Project)(panel, e, p, q);
+}
+
+void low_rank_give(const Panel& panel, const float* p, const float* q, const float* k, float* e,
+                   float* average) {
+  HWY_DYNAMIC_DISPATCH(Give)(panel, p, q, k, e, average);
+}
+
+}  // namespace thinwire
+#endif
