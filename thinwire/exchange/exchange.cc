@@ -15,6 +15,7 @@
 #include "thinwire/compress/registry.h"
 #include "thinwire/core/crc32c.h"
 #include "thinwire/core/error.h"
+#include "thinwire/exchange/striped.h"
 #include "thinwire/kernels/norm.h"
 
 namespace thinwire {
@@ -25,6 +26,10 @@ namespace {
 constexpr std::size_t depth = 2;
 
 constexpr std::size_t agreement_bytes = 1024;
+
+bool has_slots(const Leg& leg) {
+  return leg.reduction == Reduction::gather || leg.reduction == Reduction::scatter;
+}
 
 double seconds_since(std::chrono::steady_clock::time_point start) {
   return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
@@ -68,16 +73,26 @@ std::string join(const std::vector<Config>& configs) {
 
 std::vector<std::unique_ptr<Compressor>> make_compressors(const Group& group,
                                                           const std::vector<Bucket>& buckets,
-                                                          const std::vector<Config>& configs) {
+                                                          const std::vector<Config>& configs,
+                                                          const ExchangeKind& kind) {
   if (configs.size() != buckets.size()) {
     fail("exchange: expected a configuration per bucket (", buckets.size(), "), got ",
          configs.size());
   }
+  check_fit(kind, group.size());
+  const Site site{group.rank(), group.size()};
   std::vector<std::unique_ptr<Compressor>> compressors;
   for (std::size_t i = 0; i < buckets.size(); ++i) {
-    compressors.push_back(make_compressor(configs[i], buckets[i], {group.rank(), group.size()}));
+    check_fit(kind, configs[i]);
+    compressors.push_back(
+        kind.striped() ? std::make_unique<StripedCompressor>(configs[i], kind, buckets[i], site)
+                       : make_compressor(configs[i], buckets[i], site));
   }
   return compressors;
+}
+
+std::string describe(const std::vector<Config>& configs, const ExchangeKind& kind) {
+  return join(configs) + (kind.striped() ? ", exchange " + kind.str() : "");
 }
 
 // Throws when a rank was set up otherwise than rank 0: found here it is a sentence, found later a
@@ -112,8 +127,9 @@ void check_agreement(Group& group, const Agreement& mine) {
 class Exchange::Engine {
  public:
   Engine(Group& group, std::vector<Bucket> buckets,
-         std::vector<std::unique_ptr<Compressor>> compressors, const std::string& description)
-      : group_(group) {
+         std::vector<std::unique_ptr<Compressor>> compressors, const std::string& description,
+         bool server)
+      : group_(group), server_(server) {
     if (compressors.size() != buckets.size()) {
       fail("exchange: expected a compressor per bucket (", buckets.size(), "), got ",
            compressors.size());
@@ -182,6 +198,21 @@ class Exchange::Engine {
     for (Lane& lane : lanes_) lane.ready = false;
     if (lanes_.empty()) ++step_;
     return result;
+  }
+
+  StepResult serve() {
+    if (!server_) {
+      fail("rank ", group_.rank(),
+           " works: submit() its gradients and finish(); serve() is for the server ranks of "
+           "exchange "
+           "server");
+    }
+    room_.resize(lanes_.size());
+    for (std::size_t i = 0; i < lanes_.size(); ++i) {
+      room_[i].resize(lanes_[i].bucket.elements());
+      submit(static_cast<std::uint16_t>(i), room_[i], {});
+    }
+    return finish();
   }
 
   Report report() const {
@@ -304,11 +335,12 @@ class Exchange::Engine {
     Lane& lane = lanes_[index];
     const Turn turn{step_, round, lane.stream, squared_norm};
     const Leg leg = lane.compressor->leg(step_, round);
+    const bool pieces = leg.reduction == Reduction::scatter;
     Bytes out;
     if (leg.in_place) {
       out = {static_cast<std::byte*>(lane.gradient.data), leg.bytes};
     } else {
-      lane.payload.resize(leg.bytes);
+      lane.payload.resize(leg.bytes * (pieces ? static_cast<std::size_t>(group_.size()) : 1));
       out = lane.payload;
     }
     const auto start = std::chrono::steady_clock::now();
@@ -319,20 +351,24 @@ class Exchange::Engine {
     {
       const std::lock_guard lock(mutex_);
       report_.payload_bytes += bytes;
-      if (round == 0) report_.dense_bytes += lane.gradient.count * sizeof(float);
+      if (round == 0 && !server_) report_.dense_bytes += lane.gradient.count * sizeof(float);
     }
     const auto issued = std::chrono::steady_clock::now();
     return {index, round, leg, start_collective(lane, leg, out, bytes), issued};
   }
 
   Pending start_collective(Lane& lane, const Leg& leg, Bytes out, std::size_t bytes) {
-    if (leg.reduction != Reduction::gather) {
+    if (!has_slots(leg)) {
       const ReduceOp op = leg.reduction == Reduction::sum ? ReduceOp::sum : ReduceOp::max;
       return group_.all_reduce(out, leg.dtype, op, lane.stream);
     }
     const auto ranks = static_cast<std::size_t>(group_.size());
     lane.slots.resize(ranks * leg.bytes);
     lane.sizes.resize(ranks);
+    if (leg.reduction == Reduction::scatter) {
+      return group_.all_to_all(out, lane.compressor->piece_sizes(), leg.bytes, lane.slots,
+                               lane.sizes, lane.stream);
+    }
     return group_.all_gather(out.first(bytes), leg.bytes, lane.slots, lane.sizes, lane.stream);
   }
 
@@ -348,7 +384,7 @@ class Exchange::Engine {
 
     const Leg& leg = flight.leg;
     Inbox inbox;
-    if (leg.reduction == Reduction::gather) {
+    if (has_slots(leg)) {
       inbox.data = lane.slots;
       inbox.slot_bytes = leg.bytes;
       inbox.sizes = lane.sizes;
@@ -392,6 +428,8 @@ class Exchange::Engine {
   }
 
   Group& group_;
+  bool server_;
+  std::vector<std::vector<float>> room_;  // of a server, for averages that nobody wants
   Traffic before_;
   std::vector<Lane> lanes_;
   bool needs_norm_ = false;
@@ -408,18 +446,25 @@ class Exchange::Engine {
   std::thread thread_;
 };
 
-Exchange::Exchange(Group& group, const std::vector<Bucket>& buckets, const Config& config)
-    : Exchange(group, buckets, std::vector<Config>(buckets.size(), config)) {}
+Exchange::Exchange(Group& group, const std::vector<Bucket>& buckets, const Config& config,
+                   const ExchangeKind& kind)
+    : Exchange(group, buckets, std::vector<Config>(buckets.size(), config), kind) {}
 
 Exchange::Exchange(Group& group, const std::vector<Bucket>& buckets,
-                   const std::vector<Config>& configs)
-    : Exchange(group, buckets, make_compressors(group, buckets, configs), join(configs)) {}
+                   const std::vector<Config>& configs, const ExchangeKind& kind)
+    : Exchange(group, buckets, make_compressors(group, buckets, configs, kind),
+               describe(configs, kind), kind.is_server(group.rank(), group.size())) {}
 
 Exchange::Exchange(Group& group, std::vector<Bucket> buckets,
                    std::vector<std::unique_ptr<Compressor>> compressors,
                    const std::string& description)
+    : Exchange(group, std::move(buckets), std::move(compressors), description, false) {}
+
+Exchange::Exchange(Group& group, std::vector<Bucket> buckets,
+                   std::vector<std::unique_ptr<Compressor>> compressors,
+                   const std::string& description, bool server)
     : engine_(std::make_unique<Engine>(group, std::move(buckets), std::move(compressors),
-                                       description)) {}
+                                       description, server)) {}
 
 Exchange::~Exchange() = default;
 
@@ -428,6 +473,8 @@ void Exchange::submit(std::uint16_t bucket, TensorView gradient, Stream stream) 
 }
 
 StepResult Exchange::finish() { return engine_->finish(); }
+
+StepResult Exchange::serve() { return engine_->serve(); }
 
 Report Exchange::report() const { return engine_->report(); }
 

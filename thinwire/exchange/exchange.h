@@ -26,6 +26,7 @@
 #include "thinwire/core/options.h"
 #include "thinwire/core/state.h"
 #include "thinwire/core/view.h"
+#include "thinwire/exchange/kind.h"
 
 namespace thinwire {
 
@@ -63,11 +64,13 @@ using Observer = std::function<void(const Stage&)>;
 
 class Exchange {
  public:
-  // All buckets under one configuration, or one per bucket. Checks that all ranks agree on it;
-  // throws an Error that names the first rank that differs. The group must outlive the exchange and
-  // be used by nobody else meanwhile.
-  Exchange(Group& group, const std::vector<Bucket>& buckets, const Config& config);
-  Exchange(Group& group, const std::vector<Bucket>& buckets, const std::vector<Config>& configs);
+  // All buckets under one configuration, or one per bucket. Throws an Error when scheme and kind of
+  // exchange do not fit each other, and one that names the first rank that differs when the ranks do
+  // not agree. The group must outlive the exchange and be used by nobody else meanwhile.
+  Exchange(Group& group, const std::vector<Bucket>& buckets, const Config& config,
+           const ExchangeKind& kind = {});
+  Exchange(Group& group, const std::vector<Bucket>& buckets, const std::vector<Config>& configs,
+           const ExchangeKind& kind = {});
   // With compressors of your own, one per bucket; `description` is what the ranks must agree on.
   Exchange(Group& group, std::vector<Bucket> buckets,
            std::vector<std::unique_ptr<Compressor>> compressors, const std::string& description);
@@ -84,6 +87,11 @@ class Exchange {
   // No further step is possible then.
   StepResult finish();
 
+  // On a server rank: takes part in one step of the workers. Call it as often as they take one. A
+  // server that wants the averages itself may submit() every bucket instead, where what it hands
+  // over is only room for them, and finish().
+  StepResult serve();
+
   // Between steps only.
   Report report() const;
   // `observer` is called on the exchange's thread, after each stage; it must not throw. An empty one
@@ -92,6 +100,9 @@ class Exchange {
   void visit_state(StateVisitor& visitor);
 
  private:
+  Exchange(Group& group, std::vector<Bucket> buckets,
+           std::vector<std::unique_ptr<Compressor>> compressors, const std::string& description,
+           bool server);
   class Engine;
   std::unique_ptr<Engine> engine_;
 };
