@@ -49,7 +49,7 @@ void run(Settings& settings) {
   if (place) {
     work(settings, *place);
   } else {
-    launch(settings.workers);
+    launch(settings.processes());
   }
 }
 

@@ -27,10 +27,16 @@ void PrintTo(const Combination& one, std::ostream* out) {
   *out << one.config.str() << " by " << one.kind.str();
 }
 
+// By turns, or the laws would take long: every scheme meets every exchange, its variants one each.
 std::vector<Combination> combinations() {
   std::vector<Combination> all;
+  std::string scheme;
+  std::size_t turn = 0;
   for (const Config& config : law_configs()) {
-    for (const char* text : {"split", "server:1", "server:2"}) {
+    std::vector<std::string> texts = {"split", "server:1", "server:2"};
+    if (config.scheme == scheme) texts = {texts[turn++ % texts.size()]};
+    scheme = config.scheme;
+    for (const std::string& text : texts) {
       const ExchangeKind kind = ExchangeKind::parse(text);
       if (fits(kind, config)) all.push_back({config, kind});
     }
@@ -51,21 +57,21 @@ class Striped : public ::testing::TestWithParam<Combination> {
 
 TEST_P(Striped, ReplicasAreBitIdentical) {
   on({1, 2, 3, 4, 8}, [](Group& group, const Config& config, const ExchangeKind& kind) {
-    law_replicas(group, config, Shape::normal, 4, kind);
-    law_replicas(group, config, Shape::heavy, 4, kind);
-    law_replicas(group, config, Shape::zero, 2, kind);
+    law_replicas(group, config, Shape::normal, 3, kind);
+    law_replicas(group, config, Shape::heavy, 2, kind);
+    law_replicas(group, config, Shape::zero, 1, kind);
   });
 }
 
 TEST_P(Striped, ConservationAndBoundedResidual) {
   on({1, 3}, [](Group& group, const Config& config, const ExchangeKind& kind) {
-    law_conservation(group, config, Shape::normal, 300, kind);
-    law_conservation(group, config, Shape::heavy, 300, kind);
+    law_conservation(group, config, Shape::normal, 100, kind);
+    law_conservation(group, config, Shape::heavy, 100, kind);
   });
 }
 
 TEST_P(Striped, ResumeIsExact) {
-  on({1, 3}, [](Group& group, const Config& config, const ExchangeKind& kind) {
+  on({3}, [](Group& group, const Config& config, const ExchangeKind& kind) {
     law_resume(group, config, kind);
   });
 }

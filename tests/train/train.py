@@ -162,6 +162,23 @@ def case_resumes_4():
     case_resumes(4)
 
 
+def case_exchanges():
+    """Split-reduce and servers: they learn, skip and resume as the rest does."""
+    base = "--model resnet20 --data digits --batch 4 --workers 2 --steps 8 --bucket-mb 0.2"
+    for exchange in ("split", "server:1", "server:2,second=topk:density=0.1"):
+        flags = f"{base} --scheme dgc:density=0.05 --exchange {exchange} --nan-at 3,1"
+        whole = train(flags)["final"]
+        if whole["skipped"] != 1 or not whole["replicas_identical"]:
+            fail(f"{exchange}: {whole}")
+        train(f"{flags} --stop 5 --save {path('striped')}")
+        second = train(f"{flags} --resume {path('striped')}")["final"]
+        if second["checksum"] != whole["checksum"]:
+            fail(f"{exchange}: {whole['checksum']} at once, {second['checksum']} in two halves")
+    refused(f"{base} --exchange split", "'dense' travels by all-reduce; exchange split needs one that gathers")
+    refused(f"{base} --scheme dgc --exchange server:1,second=dgc", "accumulates momentum")
+    refused(f"{base} --scheme dgc --exchange ring", "expected auto, split or server:S")
+
+
 def case_refuses():
     refused("--wings", "--wings")
     refused("--batch 0", "--batch")
