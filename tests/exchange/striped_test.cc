@@ -174,6 +174,21 @@ TEST(Striped, DoubleCompressionIsWhatItSays) {
   });
 }
 
+// Clipping by the norm of a bucket means the bucket, not the stripe.
+TEST(Striped, ClipsByTheNormOfTheWholeBucket) {
+  const std::vector<Bucket> buckets = {Bucket::single(0, "a", 300), Bucket::single(1, "b", 500)};
+  run_local(4, [&](Group& group) {
+    Exchange exchange(group, buckets,
+                      Config::parse("dgc:density=1,values=f32,momentum=0,clip=3,clip_norm=bucket"),
+                      ExchangeKind::parse("split"));
+    // Only rank 0 has a gradient, so the average is a quarter of its clipped one.
+    Model model = model_gradient(buckets, group.rank() == 0 ? Shape::normal : Shape::zero, 3);
+    take_step(exchange, model, 0);
+    EXPECT_NEAR(4 * norm(model[0]), 1.5, 1e-4);
+    EXPECT_NEAR(4 * norm(model[1]), 1.5, 1e-4);
+  });
+}
+
 // ---- state ----
 
 TEST(Striped, StateIsNamedByParameterWhateverTheCuts) {

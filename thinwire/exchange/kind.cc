@@ -96,9 +96,9 @@ Config second_of(const ExchangeKind& kind, const Config& config) {
   if (keeps_momentum(config)) {
     if (has_option(config, "memory")) {
       second.options["memory"] = "residual";
-    } else {
+    } else if (has_option(config, "momentum")) {
       second.options["momentum"] = "0";
-    }
+    }  // else check_fit() asks for second=
     second.options.erase("nesterov");
   }
   for (const char* option : {"clip", "clip_norm"}) second.options.erase(option);
@@ -113,7 +113,7 @@ void check_fit(const ExchangeKind& kind, const Config& config) {
   if (accumulates(second)) {
     fail("exchange ", kind.str(), ": scheme '", second.str(),
          "' accumulates momentum, but the second compressor works on averages of what the workers "
-         "sent, where momentum has been applied; use topk, or momentum=0");
+         "sent, where momentum has been applied; give a second= without, such as topk");
   }
   if (clips(second)) {
     fail("exchange ", kind.str(), ": scheme '", second.str(),

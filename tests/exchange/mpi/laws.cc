@@ -32,6 +32,21 @@ TEST(Mpi, NonFiniteGradientSkipsTheStepOnAllRanks) {
   for (const Config& config : law_configs()) law_nan(*world, config);
 }
 
+// Split-reduce and servers over real processes; tests/exchange/striped_test.cc tries every scheme.
+TEST(Mpi, StripedExchangesKeepTheLaws) {
+  for (const char* text : {"split", "server:1", "server:3"}) {
+    const ExchangeKind kind = ExchangeKind::parse(text);
+    if (kind.workers(world->size()) < 1) continue;
+    for (const char* scheme : {"topk:density=0.02", "dgc:density=0.05,warmup=8,clip=1"}) {
+      const Config config = Config::parse(scheme);
+      law_replicas(*world, config, Shape::heavy, 4, kind);
+      law_conservation(*world, config, Shape::heavy, 50, kind);
+      law_resume(*world, config, kind);
+      law_nan(*world, config, kind);
+    }
+  }
+}
+
 TEST(Mpi, AnotherConfigurationIsNamed) {
   if (world->size() < 2) return;
   const bool odd = world->rank() == 1;
