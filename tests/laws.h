@@ -97,7 +97,7 @@ inline State state_of(Exchange& exchange) {
 inline void law_replicas(Group& group, const Config& config, Shape shape, int steps,
                          const ExchangeKind& kind = {}) {
   const auto buckets = awkward_buckets();
-  Exchange exchange(group, buckets, config, kind);
+  Exchange exchange(group, buckets, config, {.kind = kind});
   Model weights = model_gradient(buckets, Shape::normal, 7);
   for (int step = 0; step < steps; ++step) {
     const auto number = static_cast<std::uint64_t>(step);
@@ -124,6 +124,7 @@ inline void subtract_owned(const State& state, const Parameter& parameter, int w
     if (!name.starts_with(parameter.name) || !name.ends_with(end)) continue;
     const std::string cut =
         name.substr(parameter.name.size(), name.size() - parameter.name.size() - end.size());
+    if (!cut.empty() && cut[0] != '[') continue;  // another parameter's
     const std::size_t from = cut.empty() ? 0 : std::stoul(cut.substr(1));
     for (std::size_t i = 0; i < entry.values.size(); ++i)
       moved[from + i] -= static_cast<float>(workers) * entry.values[i];
@@ -139,7 +140,7 @@ inline void law_conservation(Group& group, Config config, Shape shape, int steps
   config = with(with(config, "momentum", "0"), "clip", "0");
   const std::vector<Bucket> buckets = {Bucket{0, {{"a", 0, 301, {}}, {"b", 301, 200, {}}}},
                                        Bucket::single(1, "c", 77)};
-  Exchange exchange(group, buckets, config, kind);
+  Exchange exchange(group, buckets, config, {.kind = kind});
   const auto drift = model_gradient(buckets, shape, 5);
   std::vector<std::vector<double>> in, out;
   for (const Bucket& bucket : buckets) {
@@ -215,7 +216,7 @@ inline void law_unbiased(Group& group, const Config& config, Shape shape, int st
   const Scheme& scheme = find_scheme(config.scheme);
   if (!scheme.stochastic || scheme.biased || keeps_residual(config)) return;
   const std::vector<Bucket> buckets = {Bucket{0, {{"a", 0, 300, {20, 15}}, {"b", 300, 41, {}}}}};
-  Exchange exchange(group, buckets, config, kind);
+  Exchange exchange(group, buckets, config, {.kind = kind});
   const std::size_t count = buckets[0].elements();
   const auto mine = gradient(shape, count, static_cast<std::uint64_t>(group.rank()) + 11);
   std::vector<double> sum(count), squares(count);
@@ -255,15 +256,15 @@ inline void law_resume(Group& group, const Config& config, const ExchangeKind& k
     }
     return last;
   };
-  Exchange straight(group, buckets, config, kind);
+  Exchange straight(group, buckets, config, {.kind = kind});
   const Model expected = run(straight, 0, 20);
   std::vector<std::byte> saved;
   {
-    Exchange first(group, buckets, config, kind);
+    Exchange first(group, buckets, config, {.kind = kind});
     run(first, 0, 10);
     saved = serialize(state_of(first));
   }
-  Exchange second(group, buckets, config, kind);
+  Exchange second(group, buckets, config, {.kind = kind});
   State state;
   ASSERT_TRUE(deserialize(saved, state).ok());
   StateLoader loader(state);
@@ -278,7 +279,7 @@ inline void law_resume(Group& group, const Config& config, const ExchangeKind& k
 // lost, and the next step is sound.
 inline void law_nan(Group& group, const Config& config, const ExchangeKind& kind = {}) {
   const auto buckets = awkward_buckets();
-  Exchange exchange(group, buckets, config, kind);
+  Exchange exchange(group, buckets, config, {.kind = kind});
   const float bad[] = {std::numeric_limits<float>::quiet_NaN(),
                        std::numeric_limits<float>::infinity(),
                        -std::numeric_limits<float>::infinity()};

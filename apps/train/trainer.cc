@@ -43,7 +43,7 @@ Trainer::Trainer(const Settings& settings, Group& group, int threads)
       server_(group.rank() >= workers_),
       learner_(settings, group, threads),
       optimizer_(settings, learner_.buckets()),
-      exchange_(group, learner_.buckets(), settings.config, settings.meeting),
+      exchange_(group, learner_.buckets(), settings.config, {.kind = settings.meeting}),
       reporter_(settings, group.rank() == 0, learner_.language()),
       steps_(steps_of(settings, learner_.steps_per_epoch())),
       end_(settings.stop > 0 ? std::min(settings.stop, steps_) : steps_) {

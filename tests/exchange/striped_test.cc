@@ -165,7 +165,7 @@ TEST(Striped, DoubleCompressionIsWhatItSays) {
     take_largest(owned, expected.emplace_back(count));
   }
   run_local(ranks, [&](Group& group) {
-    Exchange exchange(group, buckets, config, ExchangeKind::parse("split"));
+    Exchange exchange(group, buckets, config, {.kind = ExchangeKind::parse("split")});
     for (std::uint64_t step = 0; step < 20; ++step) {
       Model model = model_gradient(buckets, Shape::normal, seed_of(group, step));
       take_step(exchange, model, 0);
@@ -180,7 +180,7 @@ TEST(Striped, ClipsByTheNormOfTheWholeBucket) {
   run_local(4, [&](Group& group) {
     Exchange exchange(group, buckets,
                       Config::parse("dgc:density=1,values=f32,momentum=0,clip=3,clip_norm=bucket"),
-                      ExchangeKind::parse("split"));
+                      {.kind = ExchangeKind::parse("split")});
     // Only rank 0 has a gradient, so the average is a quarter of its clipped one.
     Model model = model_gradient(buckets, group.rank() == 0 ? Shape::normal : Shape::zero, 3);
     take_step(exchange, model, 0);
@@ -196,7 +196,7 @@ TEST(Striped, StateIsNamedByParameterWhateverTheCuts) {
   for (const char* text : {"split", "server:2"}) {
     const ExchangeKind kind = ExchangeKind::parse(text);
     run_local(4, [&](Group& group) {
-      Exchange exchange(group, buckets, Config::parse("dgc:density=0.05"), kind);
+      Exchange exchange(group, buckets, Config::parse("dgc:density=0.05"), {.kind = kind});
       const State state = state_of(exchange);
       const bool works = !kind.is_server(group.rank(), group.size());
       EXPECT_EQ(state.count("w/v"), works ? 1u : 0u);
@@ -223,7 +223,7 @@ TEST(Striped, SkippedStepLeavesOwnersAsTheyWere) {
   const std::vector<Bucket> buckets = {Bucket::single(0, "w", 1000), Bucket::single(1, "x", 640)};
   run_local(4, [&](Group& group) {
     const ExchangeKind kind = ExchangeKind::parse("server:2");
-    Exchange exchange(group, buckets, Config::parse("topk:density=0.05"), kind);
+    Exchange exchange(group, buckets, Config::parse("topk:density=0.05"), {.kind = kind});
     const bool works = group.rank() < 2;
     for (std::uint64_t step = 0; step < 5; ++step) {
       Model model = model_gradient(buckets, Shape::normal, seed_of(group, step));
@@ -249,7 +249,7 @@ TEST(Striped, BytesDoNotGrowWithTheWorkers) {
     double sent = 0;
     run_local(ranks, [&](Group& group) {
       Exchange exchange(group, buckets, Config::parse("topk:density=0.01,select=exact"),
-                        ExchangeKind::parse(kind));
+                        {.kind = ExchangeKind::parse(kind)});
       for (std::uint64_t step = 0; step < 4; ++step) {
         Model model = model_gradient(buckets, Shape::normal, seed_of(group, step));
         take_step(exchange, model, 0);
@@ -300,7 +300,7 @@ TEST(Striped, FlippedBitNamesTheRank) {
                   Damaging damaging(group, 2, scatter);
                   Group& mine = group.rank() == 1 ? damaging : group;
                   Exchange exchange(mine, buckets, Config::parse("topk:density=0.01"),
-                                    ExchangeKind::parse("split"));
+                                    {.kind = ExchangeKind::parse("split")});
                   Model model = model_gradient(buckets, Shape::normal, seed_of(group, 0));
                   take_step(exchange, model, 0);
                 });
@@ -364,16 +364,18 @@ TEST(ExchangeKind, RanksThatDoNotFitAreNamed) {
   const std::vector<Bucket> buckets = {Bucket::single(0, "w", 5000)};
   run_local(2, [&](Group& group) {
     const std::string few = error_of([&] {
-      Exchange exchange(group, buckets, Config::parse("topk"), ExchangeKind::parse("server:2"));
+      Exchange exchange(group, buckets, Config::parse("topk"),
+                        {.kind = ExchangeKind::parse("server:2")});
     });
     EXPECT_NE(few.find("expected at least 3 ranks"), std::string::npos) << few;
     const std::string odd = error_of([&] {
       Exchange exchange(group, buckets, Config::parse("topk"),
-                        ExchangeKind::parse(group.rank() == 1 ? "server:1" : "split"));
+                        {.kind = ExchangeKind::parse(group.rank() == 1 ? "server:1" : "split")});
     });
     EXPECT_NE(odd.find("rank 1 was set up otherwise"), std::string::npos) << odd;
     EXPECT_NE(odd.find("exchange server:1"), std::string::npos) << odd;
-    Exchange exchange(group, buckets, Config::parse("topk"), ExchangeKind::parse("split"));
+    Exchange exchange(group, buckets, Config::parse("topk"),
+                      {.kind = ExchangeKind::parse("split")});
     EXPECT_NE(error_of([&] { exchange.serve(); }).find("works: submit()"), std::string::npos);
   });
 }

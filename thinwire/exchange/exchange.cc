@@ -91,10 +91,6 @@ std::vector<std::unique_ptr<Compressor>> make_compressors(const Group& group,
   return compressors;
 }
 
-std::string describe(const std::vector<Config>& configs, const ExchangeKind& kind) {
-  return join(configs) + (kind.striped() ? ", exchange " + kind.str() : "");
-}
-
 // Throws when a rank was set up otherwise than rank 0: found here it is a sentence, found later a
 // damaged step.
 void check_agreement(Group& group, const Agreement& mine) {
@@ -128,8 +124,8 @@ class Exchange::Engine {
  public:
   Engine(Group& group, std::vector<Bucket> buckets,
          std::vector<std::unique_ptr<Compressor>> compressors, const std::string& description,
-         bool server)
-      : group_(group), server_(server) {
+         const ExchangeOptions& options)
+      : group_(group), server_(options.kind.is_server(group.rank(), group.size())) {
     if (compressors.size() != buckets.size()) {
       fail("exchange: expected a compressor per bucket (", buckets.size(), "), got ",
            compressors.size());
@@ -142,7 +138,7 @@ class Exchange::Engine {
       validate(buckets[i]);
       needs_norm_ = needs_norm_ || compressors[i]->needs_norm();
     }
-    check_agreement(group, describe(buckets, description));
+    check_agreement(group, describe(buckets, description + options.str()));
     for (std::size_t i = 0; i < buckets.size(); ++i) {
       lanes_.push_back({std::move(buckets[i]), std::move(compressors[i])});
     }
@@ -446,25 +442,24 @@ class Exchange::Engine {
   std::thread thread_;
 };
 
+std::string ExchangeOptions::str() const {
+  return kind.striped() ? ", exchange " + kind.str() : "";
+}
+
 Exchange::Exchange(Group& group, const std::vector<Bucket>& buckets, const Config& config,
-                   const ExchangeKind& kind)
-    : Exchange(group, buckets, std::vector<Config>(buckets.size(), config), kind) {}
+                   const ExchangeOptions& options)
+    : Exchange(group, buckets, std::vector<Config>(buckets.size(), config), options) {}
 
 Exchange::Exchange(Group& group, const std::vector<Bucket>& buckets,
-                   const std::vector<Config>& configs, const ExchangeKind& kind)
-    : Exchange(group, buckets, make_compressors(group, buckets, configs, kind),
-               describe(configs, kind), kind.is_server(group.rank(), group.size())) {}
+                   const std::vector<Config>& configs, const ExchangeOptions& options)
+    : Exchange(group, buckets, make_compressors(group, buckets, configs, options.kind),
+               join(configs), options) {}
 
 Exchange::Exchange(Group& group, std::vector<Bucket> buckets,
                    std::vector<std::unique_ptr<Compressor>> compressors,
-                   const std::string& description)
-    : Exchange(group, std::move(buckets), std::move(compressors), description, false) {}
-
-Exchange::Exchange(Group& group, std::vector<Bucket> buckets,
-                   std::vector<std::unique_ptr<Compressor>> compressors,
-                   const std::string& description, bool server)
+                   const std::string& description, const ExchangeOptions& options)
     : engine_(std::make_unique<Engine>(group, std::move(buckets), std::move(compressors),
-                                       description, server)) {}
+                                       description, options)) {}
 
 Exchange::~Exchange() = default;
 

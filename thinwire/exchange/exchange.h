@@ -62,18 +62,25 @@ struct Stage {
 };
 using Observer = std::function<void(const Stage&)>;
 
+struct ExchangeOptions {
+  ExchangeKind kind;  // how compressed bytes meet: auto, split, server
+
+  std::string str() const;  // what the ranks must agree on
+};
+
 class Exchange {
  public:
   // All buckets under one configuration, or one per bucket. Throws an Error when scheme and kind of
   // exchange do not fit each other, and one that names the first rank that differs when the ranks do
   // not agree. The group must outlive the exchange and be used by nobody else meanwhile.
   Exchange(Group& group, const std::vector<Bucket>& buckets, const Config& config,
-           const ExchangeKind& kind = {});
+           const ExchangeOptions& options = {});
   Exchange(Group& group, const std::vector<Bucket>& buckets, const std::vector<Config>& configs,
-           const ExchangeKind& kind = {});
+           const ExchangeOptions& options = {});
   // With compressors of your own, one per bucket; `description` is what the ranks must agree on.
   Exchange(Group& group, std::vector<Bucket> buckets,
-           std::vector<std::unique_ptr<Compressor>> compressors, const std::string& description);
+           std::vector<std::unique_ptr<Compressor>> compressors, const std::string& description,
+           const ExchangeOptions& options = {});
   ~Exchange();
   Exchange(const Exchange&) = delete;
   Exchange& operator=(const Exchange&) = delete;
@@ -100,9 +107,6 @@ class Exchange {
   void visit_state(StateVisitor& visitor);
 
  private:
-  Exchange(Group& group, std::vector<Bucket> buckets,
-           std::vector<std::unique_ptr<Compressor>> compressors, const std::string& description,
-           bool server);
   class Engine;
   std::unique_ptr<Engine> engine_;
 };
