@@ -153,6 +153,7 @@ void check_exchange(Settings& s) {
   try {
     s.meeting = ExchangeKind::parse(s.exchange);
     check_fit(s.meeting, s.config);
+    if (s.meeting.servers > 256) fail("expected at most 256 servers, got ", s.meeting.servers);
   } catch (const Error& error) {
     throw BadInput(std::string("--exchange: ") + error.what());
   }

@@ -81,8 +81,8 @@ class Compressor {
   // Takes the gradient into memory (round 0) and writes this rank's bytes of the round; returns how
   // many. `out` is leg().bytes long (with in_place: the gradient itself), and stays untouched by
   // others until decode() of the round; for a scatter it has a slot of that length per rank, and
-  // piece_sizes() says how much of each is filled. A gradient with a NaN or Inf never enters the memory; it
-  // makes bytes that every rank's decode() answers with Code::skipped.
+  // piece_sizes() says how much of each is filled. A gradient with a NaN or Inf never enters the
+  // memory; it makes bytes that every rank's decode() answers with Code::skipped.
   virtual std::size_t encode(const Turn& turn, TensorView gradient, Bytes out) = 0;
 
   // After encode() of a scatter: the bytes for each rank. Their sum is what encode() returned.

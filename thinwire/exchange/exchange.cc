@@ -199,9 +199,7 @@ class Exchange::Engine {
   StepResult serve() {
     if (!server_) {
       fail("rank ", group_.rank(),
-           " works: submit() its gradients and finish(); serve() is for the server ranks of "
-           "exchange "
-           "server");
+           " works: submit() its gradients and finish(); serve() is for server ranks");
     }
     room_.resize(lanes_.size());
     for (std::size_t i = 0; i < lanes_.size(); ++i) {
