@@ -21,12 +21,14 @@ struct Settings {
   std::vector<std::size_t> buckets = {4};
   std::vector<std::size_t> steps = {20};
   std::string schemes;
+  std::string exchange = "auto";
   std::string link;
   std::string json;
 };
 
 struct Plan {
   Config scheme;
+  ExchangeKind exchange;
   int ranks = 1;
   std::size_t elements = 0;
   std::size_t buckets = 1;
@@ -61,7 +63,7 @@ class Worker {
       : group_(group),
         plain_(plain),
         buckets_(make_buckets(plan)),
-        exchange_(group, buckets_, plan.scheme),
+        exchange_(group, buckets_, plan.scheme, {.kind = plan.exchange}),
         source_(plan.elements, 100 + static_cast<std::uint64_t>(group.rank())),
         gradient_(plan.elements) {}
 
@@ -182,13 +184,11 @@ Row run_plan(const Plan& plan) {
   const auto per_step = [&](auto late, auto early) {
     return static_cast<double>(late - early) / static_cast<double>(plan.steps);
   };
-  Row row = {{"name", plan.scheme.str()},
-             {"engine", samples.engine},
-             {"ranks", plan.ranks},
-             {"elements", plan.elements},
-             {"buckets", plan.buckets},
-             {"emulated", plan.link != nullptr},
-             {"link", plan.link != nullptr ? plan.link->str() : ""}};
+  Row row = {
+      {"name", plan.scheme.str()},        {"exchange", plan.exchange.str()},
+      {"engine", samples.engine},         {"ranks", plan.ranks},
+      {"elements", plan.elements},        {"buckets", plan.buckets},
+      {"emulated", plan.link != nullptr}, {"link", plan.link != nullptr ? plan.link->str() : ""}};
   add_timing(row, timing_of(samples, static_cast<std::size_t>(plan.ranks)));
   row["payload_bytes"] = per_step(after.payload_bytes, before.payload_bytes);
   row["dense_bytes"] = per_step(after.dense_bytes, before.dense_bytes);
@@ -204,6 +204,7 @@ Row run_plan(const Plan& plan) {
 
 const std::vector<Column> columns = {
     {"name", "scheme", Show::text},
+    {"exchange", "exchange", Show::text},
     {"engine", "engine", Show::text},
     {"ranks", "ranks", Show::count},
     {"elements", "elements", Show::count},
@@ -222,11 +223,35 @@ const std::vector<Column> columns = {
     {"floor", "the floor is", Show::text},
 };
 
-std::vector<Config> schemes_of(const std::string& text) {
+bool fits(const ExchangeKind& exchange, const Config& scheme) {
+  try {
+    check_fit(exchange, scheme);
+  } catch (const Error&) {
+    return false;
+  }
+  return true;
+}
+
+// By default all that can travel so.
+std::vector<Config> schemes_of(const std::string& text, const ExchangeKind& exchange) {
   if (!text.empty()) return parse_schemes(text);
   std::vector<Config> all;
-  for (const Scheme* scheme : schemes()) all.push_back({scheme->name, {}});
+  for (const Scheme* scheme : schemes()) {
+    const Config config{scheme->name, {}};
+    if (fits(exchange, config)) all.push_back(config);
+  }
   return all;
+}
+
+ExchangeKind parse_exchange(const Settings& settings) {
+  try {
+    const ExchangeKind exchange = ExchangeKind::parse(settings.exchange);
+    for (const Config& scheme : schemes_of(settings.schemes, exchange)) check_fit(exchange, scheme);
+    for (const std::size_t ranks : settings.ranks) check_fit(exchange, static_cast<int>(ranks));
+    return exchange;
+  } catch (const Error& error) {
+    throw BadInput(std::string("--exchange: ") + error.what());
+  }
 }
 
 Link parse_link(const std::string& text) {
@@ -249,13 +274,15 @@ void check(const Settings& settings) {
 
 void run(const Settings& settings) {
   check(settings);
-  const std::vector<Config> schemes = schemes_of(settings.schemes);
+  const ExchangeKind exchange = parse_exchange(settings);
+  const std::vector<Config> schemes = schemes_of(settings.schemes, exchange);
   const Link link = settings.link.empty() ? Link{} : parse_link(settings.link);
   Rows rows;
   for (const std::size_t ranks : settings.ranks) {
     for (const Config& scheme : schemes) {
       progress(scheme.str() + ", " + std::to_string(ranks) + " ranks");
       rows.push_back(run_plan({.scheme = scheme,
+                               .exchange = exchange,
                                .ranks = static_cast<int>(ranks),
                                .elements = settings.elements[0],
                                .buckets = settings.buckets[0],
@@ -289,6 +316,10 @@ void add_bench_exchange(CLI::App& parent) {
   verb->add_option("--schemes", settings->schemes,
                    "Which, with options; default: all of `thinwire schemes`")
       ->type_name("A,B:KEY=VALUE,...");
+  verb->add_option("--exchange", settings->exchange,
+                   "auto, split, or server:S (the last S of the ranks have no gradient)")
+      ->type_name("KIND")
+      ->capture_default_str();
   verb->add_option("--link", settings->link, "Emulate a link of this bandwidth and latency")
       ->type_name("100mbit,1ms");
   verb->callback([settings] { run(*settings); });

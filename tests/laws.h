@@ -93,9 +93,11 @@ inline State state_of(Exchange& exchange) {
 }
 
 // Law: after every step all ranks hold the same bits, and they are the mean of what was sent.
-inline void law_replicas(Group& group, const Config& config, Shape shape, int steps) {
+// Servers take part with memory whose contents are ignored, and hold the averages too.
+inline void law_replicas(Group& group, const Config& config, Shape shape, int steps,
+                         const ExchangeKind& kind = {}) {
   const auto buckets = awkward_buckets();
-  Exchange exchange(group, buckets, config);
+  Exchange exchange(group, buckets, config, {.kind = kind});
   Model weights = model_gradient(buckets, Shape::normal, 7);
   for (int step = 0; step < steps; ++step) {
     const auto number = static_cast<std::uint64_t>(step);
@@ -113,16 +115,33 @@ inline void law_replicas(Group& group, const Config& config, Shape shape, int st
   }
 }
 
+// Takes what an owner of stripes keeps of `parameter` out of `moved`. It is of averages, so it counts
+// once per worker. Its name tells the stripe: "PARAMETER/owner/v" or "PARAMETER[from:to]/owner/v".
+inline void subtract_owned(const State& state, const Parameter& parameter, int workers,
+                           std::span<float> moved) {
+  const std::string end = "/owner/v";
+  for (const auto& [name, entry] : state) {
+    if (!name.starts_with(parameter.name) || !name.ends_with(end)) continue;
+    const std::string cut =
+        name.substr(parameter.name.size(), name.size() - parameter.name.size() - end.size());
+    if (!cut.empty() && cut[0] != '[') continue;  // another parameter's
+    const std::size_t from = cut.empty() ? 0 : std::stoul(cut.substr(1));
+    for (std::size_t i = 0; i < entry.values.size(); ++i)
+      moved[from + i] -= static_cast<float>(workers) * entry.values[i];
+  }
+}
+
 // Law: what was sent plus what is kept is what came in. Momentum off, so that what came in is the
 // gradient itself. Also: the residual stays as bounded as theory says. With a steady gradient a
 // scheme that sends nothing would grow by |g| a step, so boundedness is not vacuous.
-inline void law_conservation(Group& group, Config config, Shape shape, int steps) {
+inline void law_conservation(Group& group, Config config, Shape shape, int steps,
+                             const ExchangeKind& kind = {}) {
   if (!keeps_residual(config)) return;
   config = with(with(config, "momentum", "0"), "clip", "0");
   const std::vector<Bucket> buckets = {
       Bucket{0, {{"a", 0, 301, {43, 7}}, {"b", 301, 200, {20, 10}}, {"bias", 501, 9, {}}}},
       Bucket{1, {{"c", 0, 77, {11, 7}}}}};
-  Exchange exchange(group, buckets, config);
+  Exchange exchange(group, buckets, config, {.kind = kind});
   const auto drift = model_gradient(buckets, shape, 5);
   std::vector<std::vector<double>> in, out;
   for (const Bucket& bucket : buckets) {
@@ -130,23 +149,25 @@ inline void law_conservation(Group& group, Config config, Shape shape, int steps
     out.emplace_back(bucket.elements());
   }
   double largest_gradient = 0, largest_residual = 0;
-  const auto ranks = static_cast<std::size_t>(group.size());
+  const int workers = kind.workers(group.size());
+  const bool works = group.rank() < workers;
   for (int step = 0; step < steps; ++step) {
     Model model = model_gradient(buckets, shape, seed_of(group, static_cast<std::uint64_t>(step)));
-    // Now and then one rank has nothing but NaN: the step is void, and the others' gradients must
-    // not be lost with it.
-    const bool poisoned = step % 7 == 3 && group.rank() == step % group.size();
+    // Now and then one rank has nothing but NaN, in all buckets or in the last: the step is void,
+    // and the others' gradients must not be lost with it, nor those of sound buckets kept twice.
+    const bool void_step = step % 7 == 3, bad_rank = group.rank() == step % workers;
     double squared = 0;
     for (std::size_t b = 0; b < model.size(); ++b) {
+      const bool poisoned = void_step && bad_rank && (step % 2 == 0 || b + 1 == model.size());
       for (std::size_t i = 0; i < model[b].size(); ++i) {
         model[b][i] = 0.5f * model[b][i] + drift[b][i];
         if (poisoned) model[b][i] = std::numeric_limits<float>::quiet_NaN();
-        if (!poisoned) in[b][i] += model[b][i];
+        if (!poisoned && works) in[b][i] += model[b][i];
       }
       squared += poisoned ? 0 : std::pow(norm(model[b]), 2);
     }
     largest_gradient = std::max(largest_gradient, std::sqrt(squared));
-    ASSERT_EQ(take_step(exchange, model, 0).skipped, step % 7 == 3);
+    ASSERT_EQ(take_step(exchange, model, 0).skipped, void_step);
     for (std::size_t b = 0; b < model.size(); ++b) {
       for (std::size_t i = 0; i < model[b].size(); ++i) out[b][i] += model[b][i];
     }
@@ -158,22 +179,25 @@ inline void law_conservation(Group& group, Config config, Shape shape, int steps
       largest_residual = std::max(largest_residual, std::sqrt(squared));
     }
   }
-  // Sum over ranks of (in - residual), against ranks * the averages that came out.
+  // Sum over ranks of (in - residual), against workers * the averages that came out.
   const State state = state_of(exchange);
   for (std::size_t b = 0; b < buckets.size(); ++b) {
-    std::vector<float> moved;
+    std::vector<float> moved(buckets[b].elements());
     for (const Parameter& parameter : buckets[b].parameters) {
-      const StateEntry& kept = state.at(parameter.name + "/v");
-      for (std::size_t i = 0; i < parameter.count; ++i) {
-        moved.push_back(static_cast<float>(in[b][parameter.offset + i] - kept.values[i]));
+      for (std::size_t i = 0; works && i < parameter.count; ++i) {
+        const StateEntry& kept = state.at(parameter.name + "/v");
+        moved[parameter.offset + i] =
+            static_cast<float>(in[b][parameter.offset + i] - kept.values[i]);
       }
+      subtract_owned(state, parameter, workers,
+                     std::span(moved).subspan(parameter.offset, parameter.count));
     }
     group.all_reduce(std::as_writable_bytes(std::span(moved)), DType::f32, ReduceOp::sum, {})
         .wait();
     for (std::size_t i = 0; i < moved.size(); ++i) {
-      const double expected = static_cast<double>(ranks) * out[b][i];
+      const double expected = static_cast<double>(workers) * out[b][i];
       ASSERT_NEAR(moved[i], expected, 1e-5 * static_cast<double>(steps) * (1 + std::abs(expected)))
-          << config.str();
+          << config.str() << " " << kind.str();
     }
   }
   // Error feedback with a compressor that keeps a share d of the energy: |residual| <= 2
@@ -188,11 +212,12 @@ inline void law_conservation(Group& group, Config config, Shape shape, int steps
 
 // Law: a stochastic scheme that is not biased is right on average. The same gradient again and
 // again, with fresh draws each step: every element's mean must lie within its own standard error.
-inline void law_unbiased(Group& group, const Config& config, Shape shape, int steps) {
+inline void law_unbiased(Group& group, const Config& config, Shape shape, int steps,
+                         const ExchangeKind& kind = {}) {
   const Scheme& scheme = find_scheme(config.scheme);
   if (!scheme.stochastic || scheme.biased || keeps_residual(config)) return;
   const std::vector<Bucket> buckets = {Bucket{0, {{"a", 0, 300, {20, 15}}, {"b", 300, 41, {}}}}};
-  Exchange exchange(group, buckets, config);
+  Exchange exchange(group, buckets, config, {.kind = kind});
   const std::size_t count = buckets[0].elements();
   const auto mine = gradient(shape, count, static_cast<std::uint64_t>(group.rank()) + 11);
   std::vector<double> sum(count), squares(count);
@@ -204,12 +229,13 @@ inline void law_unbiased(Group& group, const Config& config, Shape shape, int st
       squares[i] += static_cast<double>(model[0][i]) * model[0][i];
     }
   }
-  std::vector<float> truth = mine;
+  const int workers = kind.workers(group.size());
+  std::vector<float> truth = group.rank() < workers ? mine : std::vector<float>(count);
   group.all_reduce(std::as_writable_bytes(std::span(truth)), DType::f32, ReduceOp::sum, {}).wait();
   const double scale = norm(mine) / std::sqrt(static_cast<double>(count));
   double squared_scores = 0;
   for (std::size_t i = 0; i < count; ++i) {
-    const double expected = static_cast<double>(truth[i]) / group.size(), mean = sum[i] / steps;
+    const double expected = static_cast<double>(truth[i]) / workers, mean = sum[i] / steps;
     const double variance = std::max(0.0, squares[i] / steps - mean * mean);
     // A rare large draw may never have come up in an element that is nearly zero.
     const double error = std::sqrt(variance / steps) + 0.003 * scale;
@@ -221,7 +247,7 @@ inline void law_unbiased(Group& group, const Config& config, Shape shape, int st
 }
 
 // Law: stop, save, load into a new exchange, go on: the same bits as without the stop.
-inline void law_resume(Group& group, const Config& config) {
+inline void law_resume(Group& group, const Config& config, const ExchangeKind& kind = {}) {
   const auto buckets = awkward_buckets();
   const auto run = [&](Exchange& exchange, std::uint64_t from, std::uint64_t to) {
     Model last;
@@ -231,15 +257,15 @@ inline void law_resume(Group& group, const Config& config) {
     }
     return last;
   };
-  Exchange straight(group, buckets, config);
+  Exchange straight(group, buckets, config, {.kind = kind});
   const Model expected = run(straight, 0, 20);
   std::vector<std::byte> saved;
   {
-    Exchange first(group, buckets, config);
+    Exchange first(group, buckets, config, {.kind = kind});
     run(first, 0, 10);
     saved = serialize(state_of(first));
   }
-  Exchange second(group, buckets, config);
+  Exchange second(group, buckets, config, {.kind = kind});
   State state;
   ASSERT_TRUE(deserialize(saved, state).ok());
   StateLoader loader(state);
@@ -252,9 +278,9 @@ inline void law_resume(Group& group, const Config& config) {
 
 // Law: a NaN or Inf on one rank voids the step on all alike; memory stays finite, nothing else is
 // lost, and the next step is sound.
-inline void law_nan(Group& group, const Config& config) {
+inline void law_nan(Group& group, const Config& config, const ExchangeKind& kind = {}) {
   const auto buckets = awkward_buckets();
-  Exchange exchange(group, buckets, config);
+  Exchange exchange(group, buckets, config, {.kind = kind});
   const float bad[] = {std::numeric_limits<float>::quiet_NaN(),
                        std::numeric_limits<float>::infinity(),
                        -std::numeric_limits<float>::infinity()};
@@ -262,7 +288,7 @@ inline void law_nan(Group& group, const Config& config) {
   for (std::uint64_t step = 0; step < 8; ++step) {
     Model model = model_gradient(buckets, Shape::normal, seed_of(group, step));
     const bool poisoned = step % 2 == 1;
-    if (poisoned && group.rank() == static_cast<int>(step / 2) % group.size()) {
+    if (poisoned && group.rank() == static_cast<int>(step / 2) % kind.workers(group.size())) {
       model[1][step % 3 == 0 ? 0 : model[1].size() - 1] = bad[step % 3];
     }
     const StepResult result = take_step(exchange, model, seed_of(group, step));

@@ -13,6 +13,7 @@
 #include "thinwire/comm/local.h"           // ... as threads of this process (mpi: thinwire/comm/mpi/mpi.h)
 #include "thinwire/comm/link.h"            // ... over an emulated link
 #include "thinwire/compress/registry.h"    // the schemes
+#include "thinwire/exchange/kind.h"        // how their bytes meet: "split", "server:2"
 #include "thinwire/exchange/exchange.h"    // averages the buckets of a model, step by step
 #include "thinwire/exchange/replicas.h"    // are all workers' weights still the same?
 #include "thinwire/kernels/sgd.h"          // the optimizer half of DGC: weight decay with its own momentum

@@ -43,12 +43,13 @@ class Bf16 {
   bool on_;
 };
 
-// Sums the tensor's span over the ranks and divides: the mean, the same bits everywhere.
-void average(Group& group, torch::Tensor& flat) {
+// Sums the tensor's span over the ranks and divides by the workers: their mean, the same bits
+// everywhere.
+void average(Group& group, torch::Tensor& flat, int workers) {
   const Bytes bytes{reinterpret_cast<std::byte*>(flat.data_ptr<float>()),
                     static_cast<std::size_t>(flat.numel()) * sizeof(float)};
   group.all_reduce(bytes, DType::f32, ReduceOp::sum, {}).wait();
-  flat.div_(group.size());
+  flat.div_(workers);
 }
 
 // What the data and the model refuse is the user's to change.
@@ -65,7 +66,8 @@ auto from_user(Make make) {
 
 class Learner::Torch {
  public:
-  Torch(const Settings& settings, Group& group, int threads) : settings_(settings), group_(group) {
+  Torch(const Settings& settings, Group& group, int threads)
+      : settings_(settings), group_(group), workers_(settings.meeting.workers(group.size())) {
     if (threads > 0) at::set_num_threads(threads);
     data_ = from_user([&] { return open_data(settings.data, settings.sequence); });
     model_ = from_user([&] { return make_model(settings.model, data_->problem(), settings.seed); });
@@ -79,7 +81,7 @@ class Learner::Torch {
   bool language() const { return data_->problem().language; }
 
   std::uint64_t steps_per_epoch() const {
-    const std::int64_t rounds = data_->train_examples() / (settings_.batch * group_.size());
+    const std::int64_t rounds = data_->train_examples() / (settings_.batch * workers_);
     return std::max<std::uint64_t>(1, static_cast<std::uint64_t>(rounds) / settings_.accumulate);
   }
 
@@ -134,10 +136,10 @@ class Learner::Torch {
   }
 
   void check_size() const {
-    const std::int64_t need = settings_.batch * group_.size();
+    const std::int64_t need = settings_.batch * workers_;
     if (data_->train_examples() >= need) return;
     throw apps::BadInput("--batch " + std::to_string(settings_.batch) + " on " +
-                         std::to_string(group_.size()) + " workers needs " + std::to_string(need) +
+                         std::to_string(workers_) + " workers needs " + std::to_string(need) +
                          " examples per step, " + settings_.data + " has " +
                          std::to_string(data_->train_examples()) + " in all; give a smaller one");
   }
@@ -155,7 +157,7 @@ class Learner::Torch {
   double pass(std::uint64_t index, const Phase& phase) {
     const auto start = std::chrono::steady_clock::now();
     const Batch batch =
-        data_->train_batch(settings_.seed, index, group_.rank(), group_.size(), settings_.batch);
+        data_->train_batch(settings_.seed, index, group_.rank(), workers_, settings_.batch);
     const torch::Tensor loss = forward(batch);
     const auto middle = std::chrono::steady_clock::now();
     phase("forward", start, middle);
@@ -172,7 +174,7 @@ class Learner::Torch {
     for (const torch::Tensor& buffer : model_->buffers()) before.push_back(buffer.clone());
     std::vector<std::uint32_t> order = arrival_order(parameters, [this] {
       const std::int64_t few = std::min<std::int64_t>(2, settings_.batch);
-      forward(data_->train_batch(settings_.seed, 0, group_.rank(), group_.size(), few)).backward();
+      forward(data_->train_batch(settings_.seed, 0, 0, workers_, few)).backward();
     });
     put_back(before);
     group_.broadcast(std::as_writable_bytes(std::span(order)), 0, {}).wait();
@@ -195,7 +197,8 @@ class Learner::Torch {
     }
     if (parts.empty()) return before;
     torch::Tensor flat = torch::cat(parts);
-    average(group_, flat);
+    if (group_.rank() >= workers_) flat.zero_();  // a server has seen no data
+    average(group_, flat, workers_);
     std::int64_t at = 0;
     for (const torch::Tensor& buffer : model_->buffers()) {
       if (buffer.scalar_type() != torch::kFloat) continue;
@@ -217,6 +220,7 @@ class Learner::Torch {
 
   const Settings& settings_;
   Group& group_;
+  int workers_;
   std::unique_ptr<Data> data_;
   std::shared_ptr<Model> model_;
   std::optional<Buckets> buckets_;

@@ -65,10 +65,16 @@ Place join(const Launcher& launcher, const Settings& settings) {
   place.world = number(launcher.world, 1, 1 << 20);
   place.rank = number(launcher.rank, 0, place.world - 1);
   place.beside_others = on_this_machine(place.world);
-  if (settings.workers != 0 && settings.workers != place.world) {
+  const int workers = settings.meeting.workers(place.world);
+  if (workers < 1) {
+    throw BadInput("--exchange " + settings.exchange + ": the job of " + launcher.name +
+                   " that this process belongs to has " + std::to_string(place.world) +
+                   " processes, so that none would be left to work");
+  }
+  if (settings.workers != 0 && settings.workers != workers) {
     throw BadInput("--workers " + std::to_string(settings.workers) + ": the job of " +
-                   launcher.name + " that this process belongs to has " +
-                   std::to_string(place.world) + " workers; leave --workers out");
+                   launcher.name + " that this process belongs to has " + std::to_string(workers) +
+                   " workers; leave --workers out");
   }
   if (settings.kind == Engine::gloo && place.world > 1) find_master(launcher, place);
   if (const char* report = std::getenv("THINWIRE_WORKER")) {
@@ -86,11 +92,11 @@ std::optional<Place> find_place(const Settings& settings) {
     if (launcher.lone_is_none && number(launcher.world, 1, 1 << 20) == 1) continue;
     return join(launcher, settings);
   }
-  if (settings.kind == Engine::mpi && settings.workers > 1) {
+  if (settings.kind == Engine::mpi && settings.processes() > 1) {
     throw BadInput("--engine mpi: start the workers with mpirun -n " +
-                   std::to_string(settings.workers) + " thinwire train --engine mpi ...");
+                   std::to_string(settings.processes()) + " thinwire train --engine mpi ...");
   }
-  if (settings.workers > 1) return std::nullopt;
+  if (settings.processes() > 1) return std::nullopt;
   return Place{};
 }
 

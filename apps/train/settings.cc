@@ -30,6 +30,10 @@ void add_task(CLI::App& verb, Settings& s) {
   verb.add_option("--scheme", s.scheme, "How gradients travel; see `thinwire schemes`")
       ->type_name("NAME:KEY=VALUE,...")
       ->capture_default_str();
+  verb.add_option("--exchange", s.exchange,
+                  "auto, split (split-reduce), or server:S (S server processes besides)")
+      ->type_name("KIND")
+      ->capture_default_str();
   verb.add_option("--batch", s.batch, "Examples per worker and backward pass")
       ->check(CLI::Range(std::int64_t{1}, std::int64_t{1} << 20))
       ->capture_default_str();
@@ -155,6 +159,16 @@ void check_scheme(Settings& s) {
     throw BadInput("--nesterov needs a --momentum above 0");
 }
 
+void check_exchange(Settings& s) {
+  try {
+    s.meeting = ExchangeKind::parse(s.exchange);
+    check_fit(s.meeting, s.config);
+    if (s.meeting.servers > 256) fail("expected at most 256 servers, got ", s.meeting.servers);
+  } catch (const Error& error) {
+    throw BadInput(std::string("--exchange: ") + error.what());
+  }
+}
+
 void check_fault(Settings& s) {
   if (s.nan_at.empty()) return;
   std::uint64_t step = 0;
@@ -167,10 +181,11 @@ void check_fault(Settings& s) {
 }  // namespace
 
 std::vector<std::pair<std::string, std::string>> Settings::identity(int world) const {
-  return {{"workers", std::to_string(world)},
+  return {{"workers", std::to_string(meeting.workers(world))},
           {"model", model},
           {"data", data},
           {"scheme", config.str()},
+          {"exchange", meeting.str()},
           {"seed", std::to_string(seed)},
           {"batch", std::to_string(batch)},
           {"accumulate", std::to_string(accumulate)},
@@ -194,6 +209,7 @@ void describe_step(CLI::App& verb, Settings& settings) {
 
 void check(Settings& s) {
   check_scheme(s);
+  check_exchange(s);
   try {
     s.rates = Schedule::parse(s.schedule);
     s.rates.peak = s.rate;

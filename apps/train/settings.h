@@ -3,6 +3,7 @@
 #pragma once
 
 #include <CLI/CLI.hpp>
+#include <algorithm>
 #include <cstdint>
 #include <optional>
 #include <string>
@@ -12,6 +13,7 @@
 #include "apps/train/schedule.h"
 #include "thinwire/comm/link.h"
 #include "thinwire/core/options.h"
+#include "thinwire/exchange/kind.h"
 
 namespace thinwire::train {
 
@@ -22,6 +24,7 @@ struct Settings {
   std::string data = "digits";
   int workers = 0;  // 0: those of the job, else 1
   std::string scheme = "dense";
+  std::string exchange = "auto";
 
   std::uint64_t steps = 0;  // 0: by epochs
   double epochs = 5;
@@ -56,13 +59,17 @@ struct Settings {
   std::string nan_at;  // "STEP,RANK", for tests
 
   // Valid after check().
-  Config config;  // the scheme, with momentum and clipping filled in
+  Config config;         // the scheme, with momentum and clipping filled in
+  ExchangeKind meeting;  // --exchange: how what the scheme makes is exchanged
   Schedule rates;
   std::optional<Link> emulated;
   Engine kind = Engine::gloo;
   bool bf16 = false;
   bool clip_average = false;  // the scheme does not clip: the trainer clips the average
   std::optional<std::pair<std::uint64_t, int>> fault;
+
+  // Workers and servers, to be started here.
+  int processes() const { return std::max(1, workers) + meeting.servers; }
 
   // What a checkpoint and the run that resumes it must have in common, as flag and value.
   std::vector<std::pair<std::string, std::string>> identity(int world) const;

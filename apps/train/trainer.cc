@@ -39,10 +39,13 @@ bool due(std::uint64_t step, std::uint64_t every) { return every > 0 && step % e
 Trainer::Trainer(const Settings& settings, Group& group, int threads)
     : settings_(settings),
       group_(group),
+      workers_(settings.meeting.workers(group.size())),
+      server_(group.rank() >= workers_),
       learner_(settings, group, threads),
       optimizer_(settings, learner_.buckets()),
       exchange_(group, learner_.buckets(), settings.config,
-                {.fuse_bytes = static_cast<std::size_t>(settings.fuse_mb * 1e6)}),
+                {.kind = settings.meeting,
+                 .fuse_bytes = static_cast<std::size_t>(settings.fuse_mb * 1e6)}),
       reporter_(settings, group.rank() == 0, learner_.language()),
       steps_(steps_of(settings, learner_.steps_per_epoch())),
       end_(settings.stop > 0 ? std::min(settings.stop, steps_) : steps_) {
@@ -59,7 +62,7 @@ Trainer::Trainer(const Settings& settings, Group& group, int threads)
 void Trainer::run() {
   std::size_t parameters = 0;
   for (const Bucket& bucket : learner_.buckets()) parameters += bucket.elements();
-  reporter_.head(group_.name(), group_.size(), parameters, learner_.buckets().size(), steps_);
+  reporter_.head(group_.name(), workers_, parameters, learner_.buckets().size(), steps_);
   while (step_ < end_) {
     take_step();
     after_step();
@@ -79,7 +82,7 @@ void Trainer::take_step() {
   const auto phase = [&](const char* name, Clock::time_point from, Clock::time_point to) {
     if (traced) trace_.compute(name, step_, from, to);
   };
-  last_loss_ = learner_.compute(step_, submit, phase);
+  last_loss_ = server_ ? serve(submit) : learner_.compute(step_, submit, phase);
   const auto computed = Clock::now();
   const StepResult result = exchange_.finish();
   const auto averaged = Clock::now();
@@ -97,6 +100,12 @@ void Trainer::take_step() {
   sums_.exposed += seconds(computed, averaged);
   sums_.optimizer += seconds(averaged, updated);
   sums_.seconds += seconds(start, updated);
+}
+
+// Hands in every bucket as room for the averages.
+double Trainer::serve(const Learner::Ready& submit) {
+  for (const Bucket& bucket : learner_.buckets()) submit(bucket.id);
+  return 0;
 }
 
 // Every rank has the same averages, and so makes the same update.
@@ -165,7 +174,13 @@ Tally Trainer::tally() const {
 }
 
 Tally Trainer::mean_tally() {
-  return Tally::from(sum_over(group_, tally().values()), 1.0 / group_.size());
+  Tally mine = tally();
+  if (server_) {  // the bytes that it sends are the workers' costs, its time is not
+    mine = {};
+    mine.payload_bytes = static_cast<double>(exchange_.report().payload_bytes);
+    mine.sent_bytes = static_cast<double>(exchange_.report().traffic.sent);
+  }
+  return Tally::from(sum_over(group_, mine.values()), 1.0 / workers_);
 }
 
 void Trainer::write_row(bool evaluate) {

@@ -22,6 +22,7 @@ class Trainer {
 
  private:
   void take_step();
+  double serve(const Learner::Ready& submit);
   void update(float rate);
   void after_step();
   void check_replicas();
@@ -37,6 +38,8 @@ class Trainer {
 
   const Settings& settings_;
   Group& group_;
+  int workers_;
+  bool server_;  // holds a replica as all do, but computes no gradients
   Learner learner_;
   Optimizer optimizer_;
   Exchange exchange_;

@@ -50,7 +50,7 @@ void work_or_launch(const Settings& settings, const Make& make) {
   if (place) {
     work(settings, *place, make);
   } else {
-    launch(settings.workers);
+    launch(settings.processes());
   }
 }
 

@@ -71,6 +71,10 @@ TEST_F(Command, RefusesBadSchemesAndLinks) {
   expect_refused("bench exchange --schemes dgc:feathers=2", {"dgc", "feathers"});
   expect_refused("bench exchange --link quick", {"--link", "quick"});
   expect_refused("bench exchange --ranks 1000", {"--ranks", "1000"});
+  expect_refused("bench exchange --exchange ring", {"--exchange", "ring", "split"});
+  expect_refused("bench exchange --exchange split --schemes fp16",
+                 {"'fp16' travels by all-reduce"});
+  expect_refused("bench exchange --exchange server:2 --ranks 2", {"at least 3 ranks"});
 }
 
 TEST_F(Command, BenchKernels) {
@@ -177,6 +181,14 @@ TEST_F(Command, BenchExchange) {
       EXPECT_GT(row["compression"], 50);
     }
   }
+}
+
+TEST_F(Command, BenchExchangeByStripes) {
+  const json result =
+      rows("bench exchange --exchange server:1 --ranks 3 --elements 5000 --buckets 3 --steps 2");
+  EXPECT_TRUE(names(result).contains("dgc"));
+  EXPECT_FALSE(names(result).contains("dense"));
+  for (const json& row : result) EXPECT_EQ(row["exchange"], "server:1");
 }
 
 TEST_F(Command, BenchExchangeLabelsTheEmulatedLink) {

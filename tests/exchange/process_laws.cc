@@ -42,6 +42,21 @@ TEST(Processes, NonFiniteGradientSkipsTheStepOnAllRanks) {
   for (const Config& config : one_of_each_scheme()) law_nan(*world, config);
 }
 
+// Split-reduce and servers over real processes; tests/exchange/striped_test.cc tries every scheme.
+TEST(Processes, StripedExchangesKeepTheLaws) {
+  for (const char* text : {"split", "server:1", "server:3"}) {
+    const ExchangeKind kind = ExchangeKind::parse(text);
+    if (kind.workers(world->size()) < 1) continue;
+    for (const char* scheme : {"topk:density=0.02", "dgc:density=0.05,warmup=8,clip=1"}) {
+      const Config config = Config::parse(scheme);
+      law_replicas(*world, config, Shape::heavy, 4, kind);
+      law_conservation(*world, config, Shape::heavy, 50, kind);
+      law_resume(*world, config, kind);
+      law_nan(*world, config, kind);
+    }
+  }
+}
+
 TEST(Processes, StallsDoNotChangeBits) {
   for (const char* config : {"powersgd:rank=2", "csc", "terngrad"})
     law_stalls(*world, Config::parse(config));

@@ -4,6 +4,9 @@
 """
 import glob, json, os, signal, subprocess, sys, tempfile, time
 
+sys.path.insert(0, os.path.join(os.path.dirname(__file__), ".."))
+from launch import MPI
+
 PROGRAM, LAUNCHER = (sys.argv + [""])[2:4]
 SCRATCH = tempfile.TemporaryDirectory()
 SCHEMES = ["dense", "topk:density=0.01", "dgc:density=0.01,warmup=8"]
@@ -176,6 +179,23 @@ def case_resumes_4():
     case_resumes(4)
 
 
+def case_exchanges():
+    """Split-reduce and servers: they learn, skip and resume as the rest does."""
+    base = "--model resnet20 --data digits --batch 4 --workers 2 --steps 8 --bucket-mb 0.2"
+    for exchange in ("split", "server:1", "server:2,second=topk:density=0.1"):
+        flags = f"{base} --scheme dgc:density=0.05 --exchange {exchange} --nan-at 3,1"
+        whole = train(flags)["final"]
+        if whole["skipped"] != 1 or not whole["replicas_identical"]:
+            fail(f"{exchange}: {whole}")
+        train(f"{flags} --stop 5 --save {path('striped')}")
+        second = train(f"{flags} --resume {path('striped')}")["final"]
+        if second["checksum"] != whole["checksum"]:
+            fail(f"{exchange}: {whole['checksum']} at once, {second['checksum']} in two halves")
+    refused(f"{base} --exchange split", "'dense' travels by all-reduce; exchange split needs one that gathers")
+    refused(f"{base} --scheme dgc --exchange server:1,second=dgc", "accumulates momentum")
+    refused(f"{base} --scheme dgc --exchange ring", "expected auto, split or server:S")
+
+
 def case_refuses():
     refused("--wings", "--wings")
     refused("--batch 0", "--batch")
@@ -301,7 +321,7 @@ def joins_under(launcher, flags):
     """A few steps as two workers of a real launcher, which trains as our own job does."""
     out = path("launched.json")
     command_line = launcher + command(f"--model mlp --data digits --steps 4 --json {out} {flags}")
-    done = subprocess.run(command_line, env=CLEAN, capture_output=True, text=True, timeout=200)
+    done = subprocess.run(command_line, env={**CLEAN, **MPI}, capture_output=True, text=True, timeout=200)
     if done.returncode != 0 or "2 workers" not in done.stdout:
         fail(f"{launcher[0]}: code {done.returncode}: {done.stdout}{done.stderr}")
     with open(out) as file:

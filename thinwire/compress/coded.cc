@@ -49,6 +49,7 @@ CodedCompressor::CodedCompressor(std::uint8_t scheme, std::uint64_t seed,
       bucket_(bucket),
       site_(site),
       who_("rank " + std::to_string(site.rank) + ", bucket " + std::to_string(bucket.id)) {
+  if (!site.sends) return;
   if (memory.kind != Memory::none) v_.resize(bucket.elements());
   if (memory.kind == Memory::momentum) u_.resize(bucket.elements());
 }

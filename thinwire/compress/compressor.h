@@ -27,9 +27,10 @@
 namespace thinwire {
 
 enum class Reduction : std::uint8_t {
-  sum,     // all ranks' bytes are elements of leg.dtype, summed in the collective
-  max,     // the same, maximum
-  gather,  // every rank gets every rank's bytes
+  sum,      // all ranks' bytes are elements of leg.dtype, summed in the collective
+  max,      // the same, maximum
+  gather,   // every rank gets every rank's bytes
+  scatter,  // every rank gets its own piece of every rank's bytes (all-to-all)
 };
 
 // One collective of one bucket. The same on all ranks by construction: it follows from
@@ -37,7 +38,7 @@ enum class Reduction : std::uint8_t {
 struct Leg {
   Reduction reduction = Reduction::sum;
   DType dtype = DType::f32;  // sum, max
-  std::size_t bytes = 0;     // sum, max: exactly this many; gather: at most
+  std::size_t bytes = 0;     // sum, max: exactly this many; gather: at most; scatter: per piece
   bool in_place =
       false;  // sum, max: the collective runs on the gradient's own memory, nothing is copied
 };
@@ -50,14 +51,14 @@ struct Turn {
       0;  // of this worker's gradient over all buckets; only where needs_norm() asks for it
 };
 
-// What a collective brought. For sum and max: one reduced payload. For gather: one slot per rank,
-// in rank order.
+// What a collective brought. For sum and max: one reduced payload. For gather and scatter: one slot
+// per rank, in rank order.
 struct Inbox {
   ConstBytes data;
-  std::size_t slot_bytes = 0;  // gather: slot of rank r starts at r * slot_bytes
+  std::size_t slot_bytes = 0;  // slot of rank r starts at r * slot_bytes
   std::span<const std::size_t>
-      sizes;  // gather: bytes that each rank sent; empty when only slots are known (CUDA)
-  mutable int culprit = -1;  // gather, on an error: the rank whose bytes were bad, for the message
+      sizes;                 // bytes that each rank sent; empty when only slots are known (CUDA)
+  mutable int culprit = -1;  // on an error: the rank whose bytes were bad, for the message
 
   ConstBytes slot(int rank) const {
     const auto r = static_cast<std::size_t>(rank);
@@ -79,9 +80,13 @@ class Compressor {
 
   // Takes the gradient into memory (round 0) and writes this rank's bytes of the round; returns how
   // many. `out` is leg().bytes long (with in_place: the gradient itself), and stays untouched by
-  // others until decode() of the round. A gradient with a NaN or Inf never enters the memory; it
-  // makes bytes that every rank's decode() answers with Code::skipped.
+  // others until decode() of the round; for a scatter it has a slot of that length per rank, and
+  // piece_sizes() says how much of each is filled. A gradient with a NaN or Inf never enters the
+  // memory; it makes bytes that every rank's decode() answers with Code::skipped.
   virtual std::size_t encode(const Turn& turn, TensorView gradient, Bytes out) = 0;
+
+  // After encode() of a scatter: the bytes for each rank. Their sum is what encode() returned.
+  virtual std::span<const std::size_t> piece_sizes() const { return {}; }
 
   // Takes in what the collective brought. The last round writes the average over the workers.
   // Code::skipped: a rank had a non-finite gradient; `average` is then unspecified, and the

@@ -29,10 +29,12 @@ std::unique_ptr<Compressor> make(const Options& options, const Bucket& bucket, c
   SparseSettings settings;
   settings.scheme = id;
   read_sparse_options(options, settings);
+  settings.memory.momentum = static_cast<float>(options.number_from("momentum", 0, 1));
   settings.memory.accumulate =
       options.flag("nesterov") ? Accumulate::nesterov : Accumulate::momentum;
-  settings.memory.momentum = static_cast<float>(options.number_from("momentum", 0, 1));
   settings.memory.mask = options.flag("mask");
+  // Without momentum u would only be the gradient again: plain gradient dropping needs none.
+  if (settings.memory.momentum == 0) settings.memory.accumulate = Accumulate::residual;
   settings.clip = options.number_from("clip", 0, 1e30);
   settings.clip_global = options.choice("clip_norm", norm_names) == 0;
   return std::make_unique<SparseCompressor>(settings, bucket, site);

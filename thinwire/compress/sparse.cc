@@ -30,6 +30,12 @@ const char* difference(const FrameHeader& got, const FrameHeader& expected) {
   return nullptr;
 }
 
+// Who only decodes keeps nothing.
+DgcMemoryOptions memory_at(const Site& site, DgcMemoryOptions options) {
+  if (!site.sends) options.accumulate = Accumulate::none;
+  return options;
+}
+
 }  // namespace
 
 std::vector<Option> sparse_options() {
@@ -61,7 +67,7 @@ SparseCompressor::SparseCompressor(const SparseSettings& settings, const Bucket&
       bucket_(bucket),
       site_(site),
       who_("rank " + std::to_string(site.rank) + ", bucket " + std::to_string(bucket.id)),
-      memory_(bucket, settings.memory),
+      memory_(bucket, memory_at(site, settings.memory)),
       received_(static_cast<std::size_t>(site.world)) {}
 
 SparseCompressor::Plan SparseCompressor::plan(std::uint64_t step) const {
@@ -80,8 +86,8 @@ SparseCompressor::Plan SparseCompressor::plan(std::uint64_t step) const {
   // Per rank a gather moves (N-1) frames, a ring all-reduce 2(N-1)/N dense buckets.
   const auto world = static_cast<double>(site_.world);
   const auto dense_bytes = static_cast<double>(elements * sizeof(float));
-  plan.dense =
-      site_.world > 1 && elements > 0 && world * static_cast<double>(plan.bound) > 2 * dense_bytes;
+  plan.dense = site_.sums && site_.world > 1 && elements > 0 &&
+               world * static_cast<double>(plan.bound) > 2 * dense_bytes;
   return plan;
 }
 

@@ -66,10 +66,12 @@ struct Bucket {
 // 2^32 elements.
 void validate(const Bucket& bucket);
 
-// Who we are among the workers of a job.
+// Who we are among the workers of a job, and what a compressor is wanted for there.
 struct Site {
   int rank = 0;
   int world = 1;
+  bool sums = true;   // false: the exchange has no dense sum to fall back to, only frames travel
+  bool sends = true;  // false: only decodes, so it needs no memory
 };
 
 }  // namespace thinwire

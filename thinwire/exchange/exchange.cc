@@ -16,6 +16,7 @@
 #include "thinwire/core/crc32c.h"
 #include "thinwire/core/error.h"
 #include "thinwire/exchange/fuse.h"
+#include "thinwire/exchange/striped.h"
 #include "thinwire/kernels/norm.h"
 
 namespace thinwire {
@@ -26,6 +27,10 @@ namespace {
 constexpr std::size_t depth = 2;
 
 constexpr std::size_t agreement_bytes = 1024;
+
+bool has_slots(const Leg& leg) {
+  return leg.reduction == Reduction::gather || leg.reduction == Reduction::scatter;
+}
 
 double seconds_since(std::chrono::steady_clock::time_point start) {
   return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
@@ -70,14 +75,20 @@ std::string join(const std::vector<Config>& configs) {
 
 std::vector<std::unique_ptr<Compressor>> make_compressors(const Group& group,
                                                           const std::vector<Bucket>& buckets,
-                                                          const std::vector<Config>& configs) {
+                                                          const std::vector<Config>& configs,
+                                                          const ExchangeKind& kind) {
   if (configs.size() != buckets.size()) {
     fail("exchange: expected a configuration per bucket (", buckets.size(), "), got ",
          configs.size());
   }
+  check_fit(kind, group.size());
+  const Site site{group.rank(), group.size()};
   std::vector<std::unique_ptr<Compressor>> compressors;
   for (std::size_t i = 0; i < buckets.size(); ++i) {
-    compressors.push_back(make_compressor(configs[i], buckets[i], {group.rank(), group.size()}));
+    check_fit(kind, configs[i]);
+    compressors.push_back(
+        kind.striped() ? std::make_unique<StripedCompressor>(configs[i], kind, buckets[i], site)
+                       : make_compressor(configs[i], buckets[i], site));
   }
   return compressors;
 }
@@ -116,7 +127,9 @@ class Exchange::Engine {
   Engine(Group& group, std::vector<Bucket> buckets,
          std::vector<std::unique_ptr<Compressor>> compressors, const std::string& description,
          const ExchangeOptions& options)
-      : group_(group), fuser_(options.fuse_bytes) {
+      : group_(group),
+        fuser_(options.fuse_bytes),
+        server_(options.kind.is_server(group.rank(), group.size())) {
     if (compressors.size() != buckets.size()) {
       fail("exchange: expected a compressor per bucket (", buckets.size(), "), got ",
            compressors.size());
@@ -185,6 +198,19 @@ class Exchange::Engine {
     for (Lane& lane : lanes_) lane.ready = false;
     if (lanes_.empty()) ++step_;
     return result;
+  }
+
+  StepResult serve() {
+    if (!server_) {
+      fail("rank ", group_.rank(),
+           " works: submit() its gradients and finish(); serve() is for server ranks");
+    }
+    room_.resize(lanes_.size());
+    for (std::size_t i = 0; i < lanes_.size(); ++i) {
+      room_[i].resize(lanes_[i].bucket.elements());
+      submit(static_cast<std::uint16_t>(i), room_[i], {});
+    }
+    return finish();
   }
 
   Report report() const {
@@ -308,11 +334,12 @@ class Exchange::Engine {
     Lane& lane = lanes_[index];
     const Turn turn{step_, round, lane.stream, squared_norm};
     const Leg leg = lane.compressor->leg(step_, round);
+    const bool pieces = leg.reduction == Reduction::scatter;
     Bytes out;
     if (leg.in_place) {
       out = {static_cast<std::byte*>(lane.gradient.data), leg.bytes};
     } else {
-      lane.payload.resize(leg.bytes);
+      lane.payload.resize(leg.bytes * (pieces ? static_cast<std::size_t>(group_.size()) : 1));
       out = lane.payload;
     }
     const auto start = std::chrono::steady_clock::now();
@@ -323,7 +350,7 @@ class Exchange::Engine {
     {
       const std::lock_guard lock(mutex_);
       report_.payload_bytes += bytes;
-      if (round == 0) report_.dense_bytes += lane.gradient.count * sizeof(float);
+      if (round == 0 && !server_) report_.dense_bytes += lane.gradient.count * sizeof(float);
     }
     if (fuser_.takes(leg)) {
       if (Parcel* full = fuser_.add(index, round, leg, out)) depart(flights, full);
@@ -350,13 +377,17 @@ class Exchange::Engine {
   }
 
   Pending start_collective(Lane& lane, const Leg& leg, Bytes out, std::size_t bytes) {
-    if (leg.reduction != Reduction::gather) {
+    if (!has_slots(leg)) {
       const ReduceOp op = leg.reduction == Reduction::sum ? ReduceOp::sum : ReduceOp::max;
       return group_.all_reduce(out, leg.dtype, op, lane.stream);
     }
     const auto ranks = static_cast<std::size_t>(group_.size());
     lane.slots.resize(ranks * leg.bytes);
     lane.sizes.resize(ranks);
+    if (leg.reduction == Reduction::scatter) {
+      return group_.all_to_all(out, lane.compressor->piece_sizes(), leg.bytes, lane.slots,
+                               lane.sizes, lane.stream);
+    }
     return group_.all_gather(out.first(bytes), leg.bytes, lane.slots, lane.sizes, lane.stream);
   }
 
@@ -373,7 +404,7 @@ class Exchange::Engine {
 
     const Leg& leg = flight.leg;
     Inbox inbox;
-    if (leg.reduction == Reduction::gather) {
+    if (has_slots(leg)) {
       inbox.data = lane.slots;
       inbox.slot_bytes = leg.bytes;
       inbox.sizes = lane.sizes;
@@ -442,6 +473,8 @@ class Exchange::Engine {
 
   Group& group_;
   Fuser fuser_;
+  bool server_;
+  std::vector<std::vector<float>> room_;  // of a server, for averages that nobody wants
   Traffic before_;
   std::vector<Lane> lanes_;
   bool needs_norm_ = false;
@@ -459,7 +492,8 @@ class Exchange::Engine {
 };
 
 std::string ExchangeOptions::str() const {
-  return fuse_bytes ? ", sums fused to " + std::to_string(fuse_bytes) + " bytes" : "";
+  return (kind.striped() ? ", exchange " + kind.str() : std::string()) +
+         (fuse_bytes ? ", sums fused to " + std::to_string(fuse_bytes) + " bytes" : "");
 }
 
 Exchange::Exchange(Group& group, const std::vector<Bucket>& buckets, const Config& config,
@@ -468,7 +502,8 @@ Exchange::Exchange(Group& group, const std::vector<Bucket>& buckets, const Confi
 
 Exchange::Exchange(Group& group, const std::vector<Bucket>& buckets,
                    const std::vector<Config>& configs, const ExchangeOptions& options)
-    : Exchange(group, buckets, make_compressors(group, buckets, configs), join(configs), options) {}
+    : Exchange(group, buckets, make_compressors(group, buckets, configs, options.kind),
+               join(configs), options) {}
 
 Exchange::Exchange(Group& group, std::vector<Bucket> buckets,
                    std::vector<std::unique_ptr<Compressor>> compressors,
@@ -483,6 +518,8 @@ void Exchange::submit(std::uint16_t bucket, TensorView gradient, Stream stream) 
 }
 
 StepResult Exchange::finish() { return engine_->finish(); }
+
+StepResult Exchange::serve() { return engine_->serve(); }
 
 Report Exchange::report() const { return engine_->report(); }
 

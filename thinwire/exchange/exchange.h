@@ -26,6 +26,7 @@
 #include "thinwire/core/options.h"
 #include "thinwire/core/state.h"
 #include "thinwire/core/view.h"
+#include "thinwire/exchange/kind.h"
 
 namespace thinwire {
 
@@ -62,6 +63,7 @@ struct Stage {
 using Observer = std::function<void(const Stage&)>;
 
 struct ExchangeOptions {
+  ExchangeKind kind;  // how compressed bytes meet: auto, split, server
   // Lazy all-reduce: legs that are summed (or maximised) and shorter than this wait for each other
   // and travel as one collective of about this size. 0: each bucket travels alone. Pays where many
   // small buckets meet latency; costs a copy of what is fused, and overlap while it waits. The average
@@ -73,9 +75,9 @@ struct ExchangeOptions {
 
 class Exchange {
  public:
-  // All buckets under one configuration, or one per bucket. Checks that all ranks agree on it;
-  // throws an Error that names the first rank that differs. The group must outlive the exchange and
-  // be used by nobody else meanwhile.
+  // All buckets under one configuration, or one per bucket. Throws an Error when scheme and kind of
+  // exchange do not fit each other, and one that names the first rank that differs when the ranks do
+  // not agree. The group must outlive the exchange and be used by nobody else meanwhile.
   Exchange(Group& group, const std::vector<Bucket>& buckets, const Config& config,
            const ExchangeOptions& options = {});
   Exchange(Group& group, const std::vector<Bucket>& buckets, const std::vector<Config>& configs,
@@ -96,6 +98,11 @@ class Exchange {
   // thrown here, after what was sent has been put back into memory; it names the rank and bucket.
   // No further step is possible then.
   StepResult finish();
+
+  // On a server rank: takes part in one step of the workers. Call it as often as they take one. A
+  // server that wants the averages itself may submit() every bucket instead, where what it hands
+  // over is only room for them, and finish().
+  StepResult serve();
 
   // Between steps only.
   Report report() const;

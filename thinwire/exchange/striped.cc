@@ -1,0 +1,190 @@
+// striped.cc: stripes to their owners, averages back.
+// SPDX-License-Identifier: Apache-2.0
+#include "thinwire/exchange/striped.h"
+
+#include <algorithm>
+#include <limits>
+
+#include "thinwire/compress/registry.h"
+#include "thinwire/core/error.h"
+#include "thinwire/kernels/norm.h"
+
+namespace thinwire {
+namespace {
+
+// The inner compressors each know one round.
+Turn first_round(Turn turn) {
+  turn.round = 0;
+  return turn;
+}
+
+// The stripe's bucket as its owner names and numbers it, so that state, frames and random draws of
+// averages are not taken for those of gradients.
+Stripe average_of(Stripe stripe) {
+  for (Parameter& parameter : stripe.bucket.parameters) parameter.name += "/owner";
+  for (Piece& piece : stripe.pieces) piece.whole = true;  // nobody has the rest of it
+  ++stripe.bucket.id;
+  return stripe;
+}
+
+// Clipping by a bucket's norm would clip by the stripe's: the norm is handed in instead.
+bool take_bucket_norm(Config& config) {
+  const auto given = config.options.find("clip_norm");
+  if (given == config.options.end() || given->second != "bucket") return false;
+  given->second = "global";
+  return true;
+}
+
+}  // namespace
+
+StripedCompressor::StripedCompressor(const Config& config, const ExchangeKind& kind,
+                                     const Bucket& bucket, const Site& site)
+    : bucket_(bucket),
+      site_(site),
+      workers_(kind.workers(site.world)),
+      who_("rank " + std::to_string(site.rank) + ", bucket " + std::to_string(bucket.id)),
+      sizes_(static_cast<std::size_t>(site.world)) {
+  Config workers = config;
+  bucket_norm_ = take_bucket_norm(workers);
+  make_lanes(workers, kind);
+}
+
+void StripedCompressor::make_lanes(const Config& config, const ExchangeKind& kind) {
+  const auto owners = static_cast<std::size_t>(kind.owners(site_.world));
+  const Config second = second_of(kind, config);
+  std::vector<Stripe> stripes = cut(bucket_, owners);
+  for (std::size_t i = 0; i < owners; ++i) {
+    Lane lane;
+    lane.stripe = std::move(stripes[i]);
+    lane.average = average_of(lane.stripe);
+    // Tiny buckets have few stripes: starting elsewhere each time shares them out.
+    lane.owner = kind.first_owner(site_.world) + static_cast<int>((i + bucket_.id) % owners);
+    if (!lane.empty()) {
+      const Site pushes{works() ? site_.rank : 0, workers_, false, works()};
+      const Site pulls{0, 1, false, owns(lane)};
+      lane.push = make_compressor(config, lane.stripe.bucket, pushes);
+      lane.pull = make_compressor(second, lane.average.bucket, pulls);
+    }
+    lanes_.push_back(std::move(lane));
+  }
+}
+
+bool StripedCompressor::needs_norm() const {
+  const auto asks = [](const Lane& lane) { return !lane.empty() && lane.push->needs_norm(); };
+  return !bucket_norm_ && std::any_of(lanes_.begin(), lanes_.end(), asks);
+}
+
+Leg StripedCompressor::leg(std::uint64_t step, int round) const {
+  Leg leg{round == 0 ? Reduction::scatter : Reduction::gather, DType::f32, 0};
+  for (const Lane& lane : lanes_) {
+    if (lane.empty()) continue;
+    const Compressor& part = round == 0 ? *lane.push : *lane.pull;
+    leg.bytes = std::max(leg.bytes, part.leg(step, 0).bytes);
+  }
+  return leg;
+}
+
+std::size_t StripedCompressor::encode(const Turn& turn, TensorView gradient, Bytes out) {
+  require_f32_cpu(gradient, bucket_.elements(), who_);
+  return turn.round == 0 ? encode_gradient(turn, gradient, out)
+                         : encode_average(turn, gradient, out);
+}
+
+std::size_t StripedCompressor::encode_gradient(const Turn& turn, TensorView gradient, Bytes out) {
+  averaged_ = false;
+  std::fill(sizes_.begin(), sizes_.end(), 0);
+  if (!works()) return 0;
+  Turn inner = turn;
+  if (bucket_norm_) inner.squared_norm = squared_norm(gradient.f32().data(), gradient.count);
+  const std::size_t slot = out.size() / sizes_.size();
+  std::size_t total = 0;
+  for (const Lane& lane : lanes_) {
+    if (lane.empty()) continue;
+    const auto owner = static_cast<std::size_t>(lane.owner);
+    const Bytes room = out.subspan(owner * slot, lane.push->leg(turn.step, 0).bytes);
+    sizes_[owner] = lane.push->encode(inner, lane.of(gradient), room);
+    total += sizes_[owner];
+  }
+  return total;
+}
+
+// The average lies where decode_gradients() has put it: in our stripe of the gradient.
+std::size_t StripedCompressor::encode_average(const Turn& turn, TensorView gradient, Bytes out) {
+  for (const Lane& lane : lanes_) {
+    if (!owns(lane)) continue;
+    // Should the step be void, the workers take back what went into this average. Putting ours back
+    // by undo() would keep it a second time.
+    before_.take([&](StateVisitor& visitor) { lane.pull->visit_state(visitor); });
+    averaged_ = true;
+    const Bytes room = out.first(lane.pull->leg(turn.step, 0).bytes);
+    return lane.pull->encode(first_round(turn), lane.of(gradient), room);
+  }
+  return 0;
+}
+
+Status StripedCompressor::decode(const Turn& turn, const Inbox& inbox, TensorView average) {
+  require_f32_cpu(average, bucket_.elements(), who_);
+  return turn.round == 0 ? decode_gradients(turn, inbox, average)
+                         : decode_averages(turn, inbox, average);
+}
+
+Status StripedCompressor::decode_gradients(const Turn& turn, const Inbox& inbox,
+                                           TensorView average) {
+  for (const Lane& lane : lanes_) {
+    if (!owns(lane)) continue;
+    const std::span<float> mean = lane.of(average);
+    const Status status = lane.push->decode(turn, inbox, mean);  // of the workers, who come first
+    if (status.code != Code::skipped) return status;
+    // Only we know so far. An average of nothing but NaN changes no memory and makes a frame that
+    // tells everybody.
+    std::fill(mean.begin(), mean.end(), std::numeric_limits<float>::quiet_NaN());
+  }
+  return {};
+}
+
+Status StripedCompressor::decode_averages(const Turn& turn, const Inbox& inbox,
+                                          TensorView average) {
+  Status result;
+  for (const Lane& lane : lanes_) {
+    if (lane.empty()) continue;
+    const ConstBytes frame = inbox.slot(lane.owner);
+    const Inbox one{frame, frame.size(), {}};
+    const Status status = lane.pull->decode(first_round(turn), one, lane.of(average));
+    if (!status.ok() && status.code != Code::skipped) {
+      inbox.culprit = lane.owner;
+      return status;
+    }
+    if (status.code == Code::skipped) result = status;
+  }
+  return result;
+}
+
+void StripedCompressor::undo(const Turn& turn) {
+  for (const Lane& lane : lanes_) {
+    if (works() && !lane.empty()) lane.push->undo(first_round(turn));
+    if (owns(lane) && averaged_)
+      before_.put_back([&](StateVisitor& visitor) { lane.pull->visit_state(visitor); });
+  }
+  averaged_ = false;
+}
+
+void StripedCompressor::visit_state(StateVisitor& visitor) {
+  const std::string place = "bucket" + std::to_string(bucket_.id);
+  StripeVisitor gradients(visitor, bucket_, place + "/stripe");
+  StripeVisitor averages(visitor, bucket_, place + "/owner");
+  for (std::size_t i = 0; i < lanes_.size(); ++i) {
+    const Lane& lane = lanes_[i];
+    if (works() && !lane.empty()) {
+      gradients.enter(lane.stripe, i);
+      lane.push->visit_state(gradients);
+    }
+    if (owns(lane)) {
+      averages.enter(lane.average, i);
+      lane.pull->visit_state(averages);
+    }
+  }
+  gradients.finish();
+  averages.finish();
+}
+
+}  // namespace thinwire

@@ -1,0 +1,76 @@
+// striped.h: split-reduce and parameter servers as a compressor around compressors. Each bucket is
+// cut into stripes, one per owner (a rank, or a server):
+//
+//     round 0, scatter   every worker encodes each stripe for itself and sends it to the owner,
+//                        who decodes all of them and averages
+//     round 1, gather    owners encode the averages, with a second residual; everybody decodes the
+//                        same bytes
+//
+// So a rank sends about two frames of the bucket whatever the number of workers, where a gather
+// sends one to each. With 1-bit SGD inside this is that paper's double quantisation.
+//
+// Kept overall: the workers' residuals, plus the owners' counted once per worker, since they are of
+// averages.
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <memory>
+#include <vector>
+
+#include "thinwire/compress/compressor.h"
+#include "thinwire/core/options.h"
+#include "thinwire/exchange/kind.h"
+#include "thinwire/exchange/stripe_state.h"
+#include "thinwire/exchange/stripes.h"
+
+namespace thinwire {
+
+class StripedCompressor final : public Compressor {
+ public:
+  // `site` is the rank among all, servers included. The parts must fit: see check_fit().
+  StripedCompressor(const Config& config, const ExchangeKind& kind, const Bucket& bucket,
+                    const Site& site);
+
+  int rounds() const override { return 2; }
+  bool needs_norm() const override;
+  Leg leg(std::uint64_t step, int round) const override;
+  std::size_t encode(const Turn& turn, TensorView gradient, Bytes out) override;
+  std::span<const std::size_t> piece_sizes() const override { return sizes_; }
+  Status decode(const Turn& turn, const Inbox& inbox, TensorView average) override;
+  void undo(const Turn& turn) override;
+  void visit_state(StateVisitor& visitor) override;
+
+ private:
+  struct Lane {
+    Stripe stripe;
+    Stripe average;                    // the same under the owner's names
+    int owner = 0;                     // rank
+    std::unique_ptr<Compressor> push;  // gradients to the owner; null in an empty stripe
+    std::unique_ptr<Compressor> pull;  // the owner's averages to all; null likewise
+
+    bool empty() const { return stripe.count() == 0; }
+    std::span<float> of(const TensorView& bucket) const {
+      return bucket.f32().subspan(stripe.first, stripe.count());
+    }
+  };
+
+  void make_lanes(const Config& config, const ExchangeKind& kind);
+  bool owns(const Lane& lane) const { return lane.owner == site_.rank && !lane.empty(); }
+  bool works() const { return site_.rank < workers_; }
+  std::size_t encode_gradient(const Turn& turn, TensorView gradient, Bytes out);
+  std::size_t encode_average(const Turn& turn, TensorView gradient, Bytes out);
+  Status decode_gradients(const Turn& turn, const Inbox& inbox, TensorView average);
+  Status decode_averages(const Turn& turn, const Inbox& inbox, TensorView average);
+
+  Bucket bucket_;
+  Site site_;
+  int workers_;
+  std::string who_;
+  bool bucket_norm_ = false;  // clips by the norm of the bucket, not of the stripe
+  std::vector<Lane> lanes_;
+  std::vector<std::size_t> sizes_;  // of the pieces sent last
+  Snapshot before_;                 // of our owner's memory: what undo() goes back to
+  bool averaged_ = false;           // ... and whether this step has changed it
+};
+
+}  // namespace thinwire
