@@ -11,5 +11,6 @@ const Scheme& fp16_scheme();
 const Scheme& bf16_scheme();
 const Scheme& topk_scheme();
 const Scheme& dgc_scheme();
+const Scheme& int8_scheme();
 
 }  // namespace thinwire
