@@ -12,5 +12,6 @@ const Scheme& bf16_scheme();
 const Scheme& topk_scheme();
 const Scheme& dgc_scheme();
 const Scheme& int8_scheme();
+const Scheme& natural_scheme();
 
 }  // namespace thinwire
