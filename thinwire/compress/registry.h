@@ -29,8 +29,8 @@ struct Scheme {
   std::vector<Option> options;
   std::vector<std::string>
       variants;  // further settings that the law tests try, as "key=value,key=value"
-  // What a rank's encoder writes for a bucket in one step, all rounds and headers counted; null
-  // where that depends on the data.
+  // What a rank's encoder writes for a bucket in one step, all rounds and headers counted; null,
+  // or 0 for some options, where that depends on the data.
   std::size_t (*bytes)(const Options& options, const Bucket& bucket) = nullptr;
   // Bytes per element that one step's encoding must read and write at least: the floor that
   // `thinwire bench schemes` measures against.

@@ -13,5 +13,6 @@ const Scheme& topk_scheme();
 const Scheme& dgc_scheme();
 const Scheme& int8_scheme();
 const Scheme& natural_scheme();
+const Scheme& qsgd_scheme();
 
 }  // namespace thinwire

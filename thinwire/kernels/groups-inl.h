@@ -16,6 +16,7 @@
 #include <cstring>
 
 #include "thinwire/kernels/levels.h"
+#include "thinwire/kernels/norm.h"
 
 // Where vectors have one lane, or a length that is only known at run time, kernels that work on
 // groups leave everything to their references.
@@ -64,6 +65,24 @@ HWY_INLINE std::int32_t LargestBits(const float* x, std::size_t count) {
   for (std::size_t i = 0; i < count; i += lanes)
     most = hn::Max(most, hn::BitCast(I32(), hn::Abs(hn::LoadU(F32(), x + i))));
   return hn::GetLane(hn::MaxOfLanes(I32(), most));
+}
+
+// The squared norm in the order of norm.h; `count` is a multiple of 16.
+HWY_INLINE double SumSquares(const float* x, std::size_t count) {
+  const hn::CappedTag<double, 16> d;
+  const hn::Rebind<float, decltype(d)> narrow;
+  constexpr std::size_t width = hn::MaxLanes(hn::CappedTag<double, 16>());
+  hn::Vec<decltype(d)> part[16 / width];
+  for (auto& sum : part) sum = hn::Zero(d);
+  for (std::size_t i = 0; i < count; i += 16) {
+    for (std::size_t k = 0; k < 16 / width; ++k) {
+      const auto wide = hn::PromoteTo(d, hn::LoadU(narrow, x + i + k * width));
+      part[k] = hn::Add(part[k], hn::Mul(wide, wide));
+    }
+  }
+  double sums[16];
+  for (std::size_t k = 0; k < 16 / width; ++k) hn::StoreU(part[k], d, sums + k * width);
+  return add_sums(sums);
 }
 
 // A bit per lane: its sign.
