@@ -9,8 +9,8 @@ namespace thinwire {
 
 const std::vector<const Scheme*>& schemes() {
   static const std::vector<const Scheme*> table = {
-      &dense_scheme(), &fp16_scheme(), &bf16_scheme(),    &topk_scheme(),
-      &dgc_scheme(),   &int8_scheme(), &natural_scheme(), &qsgd_scheme(),
+      &dense_scheme(), &fp16_scheme(),    &bf16_scheme(), &topk_scheme(),     &dgc_scheme(),
+      &int8_scheme(),  &natural_scheme(), &qsgd_scheme(), &terngrad_scheme(),
   };
   return table;
 }

@@ -14,5 +14,6 @@ const Scheme& dgc_scheme();
 const Scheme& int8_scheme();
 const Scheme& natural_scheme();
 const Scheme& qsgd_scheme();
+const Scheme& terngrad_scheme();
 
 }  // namespace thinwire
