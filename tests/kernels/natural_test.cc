@@ -79,6 +79,14 @@ TEST(NaturalMoments, AreThePapers) {
   }
 }
 
+// docs/wire_format.md works this example.
+TEST(NaturalValue, Example) {
+  const float x[] = {1, -2, 0, 0.5f};
+  std::vector<std::uint8_t> out(bytes({}, 4));
+  ASSERT_TRUE(natural_encode(x, nullptr, 4, draw_key(1), 0, out.data(), out.data() + 4));
+  EXPECT_EQ(out, (std::vector<std::uint8_t>{0x7f, 0x80, 0, 0x7e, 0x02}));
+}
+
 TEST(NaturalValue, ZeroAndPowersStay) {
   const std::vector<float> x = {
       0.0f, -0.0f, 1, -2, 0x1p-126f, 0x1p127f, std::numeric_limits<float>::max()};

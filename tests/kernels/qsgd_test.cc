@@ -82,6 +82,15 @@ TEST(QsgdMoments, AreThePapers) {
   }
 }
 
+// docs/wire_format.md works this example.
+TEST(QsgdValue, Example) {
+  const float x[] = {3, -1, 0, 2};
+  const QsgdRule rule{512, 2, true};
+  std::vector<std::uint8_t> out(qsgd_bytes(rule, 4));
+  ASSERT_TRUE(qsgd_encode(rule, x, nullptr, 4, draw_key(1), 0, out.data()));
+  EXPECT_EQ(out, (std::vector<std::uint8_t>{0, 0, 0x40, 0x40, 0x02, 0x87}));
+}
+
 TEST(QsgdValue, ZeroAndLoneElements) {
   const QsgdRule rule;
   std::vector<float> x(600), back(600);

@@ -67,6 +67,15 @@ TEST_P(Ternary, RefusesWhatIsNotFiveValues) {
   }
 }
 
+// docs/wire_format.md works this example.
+TEST(TernaryValue, Example) {
+  const std::int8_t values[] = {1, -1, 0, 1, 1, 0, -1};
+  std::uint8_t out[2];
+  ternary_pack(values, 7, out);
+  EXPECT_EQ(out[0], 64);
+  EXPECT_EQ(out[1], 5);
+}
+
 // Sent with probability |x| / s: mean x, variance s |x| - x^2.
 TEST(TernaryMoments, AreThePapers) {
   constexpr std::size_t draws = 1u << 16;
