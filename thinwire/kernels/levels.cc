@@ -2,13 +2,13 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "thinwire/kernels/levels.h"
 
+#include <algorithm>
 #include <cmath>
-#include <cstring>
 
 namespace thinwire {
 
 void pack_levels(const std::uint8_t* levels, std::size_t count, unsigned bits, std::uint8_t* out) {
-  std::memset(out, 0, level_bytes(count, bits));
+  std::fill_n(out, level_bytes(count, bits), std::uint8_t{0});
   for (std::size_t i = 0; i < count; ++i) {
     const std::size_t at = i * bits;
     const unsigned both = static_cast<unsigned>(levels[i]) << (at % 8);
@@ -27,7 +27,7 @@ void unpack_levels(const std::uint8_t* in, std::size_t count, unsigned bits, std
 }
 
 void pack_signs(const float* x, std::size_t count, std::uint8_t* out) {
-  std::memset(out, 0, (count + 7) / 8);
+  std::fill_n(out, (count + 7) / 8, std::uint8_t{0});
   for (std::size_t i = 0; i < count; ++i) {
     if (std::signbit(x[i])) out[i / 8] = static_cast<std::uint8_t>(out[i / 8] | 1u << (i % 8));
   }

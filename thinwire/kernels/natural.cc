@@ -5,7 +5,6 @@
 #include <algorithm>
 #include <bit>
 #include <cmath>
-#include <cstring>
 
 #include "thinwire/kernels/levels.h"
 
@@ -21,7 +20,7 @@ float power(std::uint8_t exponent, bool negative) {
 bool natural_encode_reference(const float* g, float* v, std::size_t count, DrawKey key,
                               std::uint32_t first, std::uint8_t* exponents, std::uint8_t* signs) {
   bool finite = true;
-  std::memset(signs, 0, (count + 7) / 8);
+  std::fill_n(signs, (count + 7) / 8, std::uint8_t{0});
   for (std::size_t i = 0; i < count; ++i) {
     const float x = v == nullptr ? g[i] : g[i] + v[i];
     const auto bits = std::bit_cast<std::uint32_t>(x);

@@ -2,7 +2,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "thinwire/wire/elias.h"
 
-#include <cstring>
+#include <algorithm>
 
 #include "thinwire/wire/bits.h"
 
@@ -56,8 +56,8 @@ std::size_t elias_encode(const std::uint8_t* levels, const std::uint8_t* signs, 
 
 Status elias_decode(ConstBytes bytes, std::size_t count, unsigned most, std::uint8_t* levels,
                     std::uint8_t* signs, std::size_t& used) {
-  std::memset(levels, 0, count);
-  std::memset(signs, 0, (count + 7) / 8);
+  std::fill_n(levels, count, std::uint8_t{0});
+  std::fill_n(signs, (count + 7) / 8, std::uint8_t{0});
   BitReader reader(bytes);
   for (std::size_t next = 0; next < count;) {
     const std::uint32_t gap = read_gamma(reader);
