@@ -110,13 +110,7 @@ HWY_INLINE Floats SignBits(std::uint64_t signs, std::size_t first) {
   return hn::IfThenElseZero(hn::LoadMaskBits(F32(), bits), hn::Set(F32(), -0.0f));
 }
 
-// The bytes of group `at` of a plane that ends at `end`; zeros behind it. And back.
-HWY_INLINE std::uint64_t LoadSigns(const std::uint8_t* at, const std::uint8_t* end) {
-  std::uint64_t signs = 0;
-  std::memcpy(&signs, at, std::min<std::size_t>(8, static_cast<std::size_t>(end - at)));
-  return signs;
-}
-
+// Writes the signs of a group of which `left` elements are there; the unused bits are zero.
 HWY_INLINE void StoreSigns(std::uint64_t signs, std::size_t left, std::uint8_t* at) {
   if (left < group) signs &= (std::uint64_t{1} << left) - 1;
   std::memcpy(at, &signs, (std::min(left, group) + 7) / 8);
