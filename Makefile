@@ -40,6 +40,7 @@ test: build-release build-asan build-tsan build-fuzz
 bench: build
 	build/release/apps/thinwire bench kernels --json build/bench_kernels.json
 	build/release/apps/thinwire bench wire --json build/bench_wire.json
+	build/release/apps/thinwire bench schemes --json build/bench_schemes.json
 	build/release/apps/thinwire bench exchange --json build/bench_exchange.json
 
 fuzz: build-fuzz

@@ -15,6 +15,7 @@ void add_verbs(CLI::App& command) {
   bench->require_subcommand(1);
   add_bench_kernels(*bench);
   add_bench_wire(*bench);
+  add_bench_schemes(*bench);
   add_bench_exchange(*bench);
   add_bench_step(*bench);
   add_train(command);

@@ -28,6 +28,7 @@ inline constexpr int exit_bad_input = 2;
 // Each adds its verb to `parent`. The verb runs when the command line has been read without error.
 void add_bench_kernels(CLI::App& parent);
 void add_bench_wire(CLI::App& parent);
+void add_bench_schemes(CLI::App& parent);
 void add_bench_exchange(CLI::App& parent);
 void add_bench_step(CLI::App& parent);
 void add_compare(CLI::App& parent);

@@ -43,8 +43,8 @@ std::set<std::string> names(const json& rows) {
 
 TEST_F(Command, HelpsWithEveryVerb) {
   EXPECT_TRUE(contains(run("--help").out, "bench"));
-  for (const char* verb :
-       {"bench kernels", "bench wire", "bench exchange", "compare", "inspect", "schemes"}) {
+  for (const char* verb : {"bench kernels", "bench wire", "bench schemes", "bench exchange",
+                           "compare", "inspect", "schemes"}) {
     const Outcome outcome = run(std::string(verb) + " --help");
     EXPECT_EQ(outcome.code, 0);
     EXPECT_TRUE(contains(outcome.out, "Example")) << outcome.out;
@@ -126,6 +126,23 @@ TEST_F(Command, BenchWire) {
   EXPECT_EQ(indices, 2u * 4u);
   EXPECT_EQ(frames, 2u * 6u);
   EXPECT_EQ(times, 2u * 16u);
+}
+
+TEST_F(Command, BenchSchemes) {
+  const json result = rows("bench schemes --elements 3000 --ranks 2 --seconds 0");
+  expect_keys(result, {"name", "part", "elements", "seconds", "floor_seconds", "ratio", "ratio_low",
+                       "ratio_high", "ns_per_element", "floor_bytes_per_element"});
+  const json registry = rows("schemes");
+  EXPECT_EQ(names(result), names(registry));
+  EXPECT_EQ(result.size(), 2 * registry.size() - 1);  // dense encodes nothing
+  for (const json& row : result) {
+    EXPECT_GT(row["floor_bytes_per_element"], 0) << row;
+    EXPECT_EQ(row["part"] == "encode", row.contains("bits_per_element"));
+  }
+  const json one = rows("bench schemes --elements 3000 --seconds 0 --schemes qsgd:bits=3,norm=max");
+  EXPECT_EQ(one.size(), 2u);
+  EXPECT_NEAR(one[0]["bits_per_element"], 4.1, 0.1);
+  expect_refused("bench schemes --only nothing", {"nothing", "dgc"});
 }
 
 std::string words(const std::vector<std::uint32_t>& values) {

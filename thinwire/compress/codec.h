@@ -4,6 +4,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <span>
 
@@ -36,6 +37,19 @@ class Codec {
   // target += share * what the payload says. Hostile bytes: checks everything, throws nothing. On an
   // error `target` is unspecified.
   virtual Status add(ConstBytes payload, float share, std::span<float> target) const = 0;
+
+  // target = share * what all the payloads say together, added in their order: the bits of add()
+  // one after the other into zeros. On an error `culprit` is the payload's place. A codec that can
+  // start in the middle of a payload does better than this (ranged.h).
+  virtual Status average(std::span<const ConstBytes> payloads, float share, std::span<float> target,
+                         int& culprit) const {
+    std::fill(target.begin(), target.end(), 0.0f);
+    for (culprit = 0; culprit < static_cast<int>(payloads.size()); ++culprit) {
+      const Status status = add(payloads[static_cast<std::size_t>(culprit)], share, target);
+      if (!status.ok()) return status;
+    }
+    return {};
+  }
 
   // What it steers by from step to step, where it does (a threshold).
   virtual void visit_state(StateVisitor&) {}

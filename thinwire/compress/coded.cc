@@ -2,7 +2,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "thinwire/compress/coded.h"
 
-#include <algorithm>
 #include <cmath>
 
 #include "thinwire/core/error.h"
@@ -14,13 +13,6 @@ namespace thinwire {
 namespace {
 
 constexpr std::string_view memory_names[] = {"none", "residual", "momentum"};
-
-// Draws of different ranks, steps and buckets must be independent: each gets its own stream.
-std::uint64_t stream_of(std::uint64_t seed, std::uint64_t step, const Bucket& bucket,
-                        const Site& site) {
-  const auto place = std::uint64_t{bucket.id} << 32 | static_cast<std::uint32_t>(site.rank);
-  return random_at(random_at(seed, step), place);
-}
 
 }  // namespace
 
@@ -37,6 +29,16 @@ std::vector<Option> memory_options(const std::string& fallback) {
 MemorySettings read_memory_options(const Options& options) {
   return {static_cast<Memory>(options.choice("memory", memory_names)),
           static_cast<float>(options.number_from("momentum", 0, 1)), options.flag("nesterov")};
+}
+
+std::size_t read_block_size(const Options& options, const std::string& name) {
+  const long size = options.integer(name, 64, 8192);
+  if (size % 64 != 0) fail("option '", name, "': expected a multiple of 64, got ", size);
+  return static_cast<std::size_t>(size);
+}
+
+std::uint64_t read_seed(const Options& options) {
+  return static_cast<std::uint64_t>(options.integer("seed", 0, 1L << 53));
 }
 
 CodedCompressor::CodedCompressor(std::uint8_t scheme, std::uint64_t seed,
@@ -92,42 +94,48 @@ std::size_t CodedCompressor::encode(const Turn& turn, TensorView gradient, Bytes
     fed = with_momentum(fed);
   }
   const Bytes payload = block_payload(out);
-  const Coded coded = codec_->encode(fed, v_, stream_of(seed_, turn.step, bucket_, site_), payload);
-  sent_.assign(payload.begin(), payload.begin() + static_cast<std::ptrdiff_t>(coded.bytes));
+  const std::uint64_t seed = stream_seed(seed_, turn.step, bucket_.id, site_.rank);
+  const Coded coded = codec_->encode(fed, v_, seed, payload);
+  if (!v_.empty())
+    sent_.assign(payload.begin(), payload.begin() + static_cast<std::ptrdiff_t>(coded.bytes));
   head.skipped = !coded.finite;
   if (head.skipped) undo(turn);
   return seal_block(head, coded.bytes, out);
 }
 
-Status CodedCompressor::decode(const Turn& turn, const Inbox& inbox, TensorView average) {
-  require_f32_cpu(average, bucket_.elements(), who_);
-  const FrameHeader expected = header(turn.step);
-  std::fill(average.f32().begin(), average.f32().end(), 0.0f);
-  const float share = 1.0f / static_cast<float>(site_.world);
+// Checks every rank's frame and finds its payload.
+Status CodedCompressor::open_all(const Inbox& inbox, const FrameHeader& expected) {
+  payloads_.resize(static_cast<std::size_t>(site_.world));
   bool skipped = false;
   for (int rank = 0; rank < site_.world; ++rank) {
     inbox.culprit = rank;
     FrameHeader got;
-    ConstBytes payload;
-    const Status status = open_block(inbox.slot(rank), got, payload);
+    const Status status =
+        open_block(inbox.slot(rank), got, payloads_[static_cast<std::size_t>(rank)]);
     if (!status.ok() && status.code != Code::skipped) return status;
     got.skipped = false;
     if (got != expected)
       return {Code::mismatch, "its frame is of another scheme, bucket, step or size"};
     skipped = skipped || status.code == Code::skipped;
-    if (skipped) continue;
-    if (const Status added = codec_->add(payload, share, average.f32()); !added.ok()) return added;
   }
   inbox.culprit = -1;
   return skipped ? Status{Code::skipped, "a rank's gradient was not finite"} : Status{};
 }
 
+Status CodedCompressor::decode(const Turn& turn, const Inbox& inbox, TensorView average) {
+  require_f32_cpu(average, bucket_.elements(), who_);
+  if (const Status status = open_all(inbox, header(turn.step)); !status.ok()) return status;
+  const float share = 1.0f / static_cast<float>(site_.world);
+  int culprit = -1;
+  const Status status = codec_->average(payloads_, share, average.f32(), culprit);
+  inbox.culprit = status.ok() ? -1 : culprit;
+  return status;
+}
+
 // Our own payload, decoded, goes back into the residual.
 void CodedCompressor::undo(const Turn&) {
-  if (memory_.kind != Memory::none && !sent_.empty()) {
-    if (!codec_->add(sent_, 1.0f, v_).ok())
-      fail(who_, ": our own payload does not decode; this is a bug of the scheme");
-  }
+  if (!sent_.empty() && !codec_->add(sent_, 1.0f, v_).ok())
+    fail(who_, ": our own payload does not decode; this is a bug of the scheme");
   sent_.clear();
 }
 

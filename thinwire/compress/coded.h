@@ -30,6 +30,11 @@ struct MemorySettings {
 std::vector<Option> memory_options(const std::string& fallback);
 MemorySettings read_memory_options(const Options& options);
 
+// Options that quantisers share: elements of a block (a multiple of 64, up to 8192), and the seed of
+// the draws.
+std::size_t read_block_size(const Options& options, const std::string& name);
+std::uint64_t read_seed(const Options& options);
+
 class CodedCompressor final : public Compressor {
  public:
   CodedCompressor(std::uint8_t scheme, std::uint64_t seed, const MemorySettings& memory,
@@ -43,6 +48,7 @@ class CodedCompressor final : public Compressor {
 
  private:
   FrameHeader header(std::uint64_t step) const;
+  Status open_all(const Inbox& inbox, const FrameHeader& expected);
   std::span<const float> with_momentum(std::span<const float> gradient);
 
   std::uint8_t scheme_;
@@ -51,9 +57,10 @@ class CodedCompressor final : public Compressor {
   std::unique_ptr<Codec> codec_;
   Bucket bucket_;
   Site site_;
-  std::string who_;                 // "rank 1, bucket 3", for errors
-  std::vector<float> u_, v_, fed_;  // momentum, residual, and what momentum hands to the codec
-  std::vector<std::byte> sent_;     // the last payload, until the next: undo() needs it
+  std::string who_;                   // "rank 1, bucket 3", for errors
+  std::vector<float> u_, v_, fed_;    // momentum, residual, and what momentum hands to the codec
+  std::vector<std::byte> sent_;       // the last payload, until the next: undo() needs it
+  std::vector<ConstBytes> payloads_;  // of all ranks, while they are decoded
 };
 
 }  // namespace thinwire

@@ -15,8 +15,8 @@ std::vector<Option> options() {
   all.push_back(
       {"momentum", "0.9", "of the optimizer, which must then run without its own, in [0, 1)"});
   all.push_back({"nesterov", "off", "Nesterov's form of it: on or off"});
-  all.push_back({"mask", "on",
-                 "factor masking: what is sent loses its momentum; off is for comparison"});
+  all.push_back(
+      {"mask", "on", "factor masking: what is sent loses its momentum; off is for comparison"});
   all.push_back(
       {"clip", "0", "largest norm of the gradient, shared out over the workers; 0 = no clipping"});
   all.push_back(

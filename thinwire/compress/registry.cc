@@ -9,12 +9,11 @@ namespace thinwire {
 
 const std::vector<const Scheme*>& schemes() {
   static const std::vector<const Scheme*> table = {
-      &dense_scheme(), &fp16_scheme(), &bf16_scheme(),    &topk_scheme(),
-      &dgc_scheme(),   &csc_scheme(),  &randomk_scheme(),
-      &dense_scheme(),  &fp16_scheme(),   &bf16_scheme(),   &topk_scheme(),      &dgc_scheme(),
-      &onebit_scheme(), &efsign_scheme(), &signum_scheme(), &threshold_scheme(),
-      &dense_scheme(), &fp16_scheme(),     &bf16_scheme(),  &topk_scheme(),
-      &dgc_scheme(),   &powersgd_scheme(), &atomo_scheme(),
+      &dense_scheme(),    &fp16_scheme(),  &bf16_scheme(),     &topk_scheme(),
+      &dgc_scheme(),      &csc_scheme(),   &onebit_scheme(),   &threshold_scheme(),
+      &terngrad_scheme(), &qsgd_scheme(),  &powersgd_scheme(), &signum_scheme(),
+      &efsign_scheme(),   &atomo_scheme(), &randomk_scheme(),  &natural_scheme(),
+      &int8_scheme(),
   };
   return table;
 }
@@ -50,6 +49,12 @@ bool keeps_residual(const Config& config) {
 bool keeps_momentum(const Config& config) {
   const std::string memory = memory_of(config);
   return memory.empty() ? find_scheme(config.scheme).momentum : memory == "momentum";
+}
+
+bool right_on_average(const Config& config) {
+  const Scheme& scheme = find_scheme(config.scheme);
+  if (scheme.unbiased) return scheme.unbiased(Options(config, scheme.options));
+  return scheme.stochastic && !scheme.biased;
 }
 
 std::unique_ptr<Compressor> make_compressor(const Config& config, const Bucket& bucket,

@@ -29,12 +29,15 @@ struct Scheme {
   std::vector<Option> options;
   std::vector<std::string>
       variants;  // further settings that the law tests try, as "key=value,key=value"
-  // What a rank's encoder writes for a bucket in one step, all rounds and headers counted; null
-  // where that depends on the data.
+  // What a rank's encoder writes for a bucket in one step, all rounds and headers counted; null,
+  // or 0 for some options, where that depends on the data.
   std::size_t (*bytes)(const Options& options, const Bucket& bucket) = nullptr;
   // Bytes per element that one step's encoding must read and write at least: the floor that
   // `thinwire bench schemes` measures against.
   double traffic = 0;
+  // Whether the options, whatever the default, leave what is decoded right on average over the
+  // draws; null: `stochastic` and not `biased`.
+  bool (*unbiased)(const Options& options) = nullptr;
   std::unique_ptr<Compressor> (*make)(const Options& options, const Bucket& bucket,
                                       const Site& site) = nullptr;
 };
@@ -47,6 +50,8 @@ const Scheme& find_scheme(std::string_view name);
 // What a configuration keeps: `memory=` decides where a scheme has it, else the scheme itself.
 bool keeps_residual(const Config& config);
 bool keeps_momentum(const Config& config);
+// Whether its draws make what is decoded right on average (without memory, which adds the past).
+bool right_on_average(const Config& config);
 
 // Checks the configuration and the bucket, then makes the compressor.
 std::unique_ptr<Compressor> make_compressor(const Config& config, const Bucket& bucket,

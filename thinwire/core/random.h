@@ -26,4 +26,12 @@ constexpr float random_unit(std::uint64_t seed, std::uint64_t counter) {
   return static_cast<float>(random_at(seed, counter) >> 40) * 0x1p-24f;
 }
 
+// The seed of one rank's draws for one bucket in one step: streams of other ranks, steps or buckets
+// are independent of it.
+constexpr std::uint64_t stream_seed(std::uint64_t seed, std::uint64_t step, std::uint16_t bucket,
+                                    int rank) {
+  const auto place = std::uint64_t{bucket} << 32 | static_cast<std::uint32_t>(rank);
+  return random_at(random_at(seed, step), place);
+}
+
 }  // namespace thinwire

@@ -1,0 +1,90 @@
+// int8.cc: blocks of bytes between their minimum and maximum, through a gather.
+// SPDX-License-Identifier: Apache-2.0
+#include "thinwire/kernels/int8.h"
+
+#include "thinwire/compress/coded.h"
+#include "thinwire/compress/ranged.h"
+#include "thinwire/compress/schemes.h"
+#include "thinwire/wire/block.h"
+
+namespace thinwire {
+namespace {
+
+class Int8Codec final : public RangedCodec {
+ public:
+  Int8Codec(const Int8Rule& rule, std::size_t elements)
+      : RangedCodec(elements, rule.block), rule_(rule), bytes_(int8_bytes(rule, elements)) {}
+
+  std::size_t payload_bytes() const override { return bytes_; }
+
+ protected:
+  bool encode_range(Range range, const float* gradient, float* residual, DrawKey key,
+                    std::uint8_t* payload) const override {
+    return int8_encode(rule_, gradient + range.first,
+                       residual == nullptr ? nullptr : residual + range.first, range.count, key,
+                       static_cast<std::uint32_t>(range.first),
+                       payload + int8_bytes(rule_, range.first));
+  }
+
+  bool add_range(Range range, const std::uint8_t* payload, float share,
+                 float* target) const override {
+    return int8_add(rule_, payload + int8_bytes(rule_, range.first), range.count, share,
+                    target + range.first);
+  }
+
+ private:
+  Int8Rule rule_;
+  std::size_t bytes_;
+};
+
+constexpr std::string_view rounding_names[] = {"nearest", "random"};
+
+Int8Rule rule_of(const Options& options) {
+  return {read_block_size(options, "block"), options.choice("rounding", rounding_names) == 1};
+}
+
+std::unique_ptr<Compressor> make(const Options& options, const Bucket& bucket, const Site& site) {
+  return std::make_unique<CodedCompressor>(
+      std::uint8_t{17}, read_seed(options), read_memory_options(options),
+      std::make_unique<Int8Codec>(rule_of(options), bucket.elements()), bucket, site);
+}
+
+std::vector<Option> options() {
+  std::vector<Option> all = {
+      {"block", "256", "elements that share a minimum and a step: a multiple of 64, up to 8192"},
+      {"rounding", "nearest", "nearest, or random (right on average: goes with memory=none)"},
+      {"seed", "1", "of the random rounding"},
+  };
+  for (const Option& option : memory_options("residual")) all.push_back(option);
+  return all;
+}
+
+}  // namespace
+
+const Scheme& int8_scheme() {
+  static const Scheme scheme = {
+      .name = "int8",
+      .id = 17,
+      .paper = "",
+      .summary = "A byte per element between the minimum and maximum of its block.",
+      .bits = "8.25 (blocks of 256)",
+      .reducible = false,
+      .biased = true,
+      .feedback = true,
+      .stochastic = false,
+      .momentum = false,
+      .options = options(),
+      .variants = {"block=64,memory=none", "rounding=random,memory=none",
+                   "block=1024,rounding=random", "memory=momentum"},
+      .bytes =
+          [](const Options& options, const Bucket& bucket) {
+            return block_header_bytes + int8_bytes(rule_of(options), bucket.elements());
+          },
+      .traffic = 13.03,
+      .unbiased = [](const Options& options) { return rule_of(options).random; },
+      .make = make,
+  };
+  return scheme;
+}
+
+}  // namespace thinwire

@@ -1,0 +1,43 @@
+// draw.h: random draws for kernels that round at random: 32 bits as a function of (key, element),
+// in 32-bit steps that every vector unit and GPU has. core/random.h is the better generator, at the
+// price of 64-bit products, which cost a vector unit five times as much.
+//
+// Within a key the draws of all 2^32 elements are a permutation of all 32-bit numbers: a Weyl
+// sequence through two rounds of shift, xor and multiply. The second half of the key enters between
+// the rounds by xor, so that keys whose sequences overlap still give unrelated draws. Use the high
+// bits: they depend on all of the sum. tests/kernels/draw_test.cc tests them.
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstdint>
+
+#include "thinwire/core/random.h"
+
+namespace thinwire {
+
+struct DrawKey {
+  std::uint32_t start = 0;
+  std::uint32_t twist = 0;
+};
+
+inline constexpr std::uint32_t draw_step = 0x9e3779b9u;
+inline constexpr std::uint32_t draw_factors[] = {0x7feb352du, 0x846ca68bu};
+
+constexpr DrawKey draw_key(std::uint64_t seed) {
+  const std::uint64_t bits = random_at(seed, 0);
+  return {static_cast<std::uint32_t>(bits), static_cast<std::uint32_t>(bits >> 32)};
+}
+
+constexpr std::uint32_t draw_at(DrawKey key, std::uint32_t element) {
+  std::uint32_t x = element * draw_step + key.start;
+  x = (x ^ (x >> 16)) * draw_factors[0];
+  x = (x ^ (x >> 15) ^ key.twist) * draw_factors[1];
+  return x ^ (x >> 16);
+}
+
+// Uniform in [0, 1), a multiple of 2^-24: exact in a float.
+constexpr float draw_unit(DrawKey key, std::uint32_t element) {
+  return static_cast<float>(draw_at(key, element) >> 8) * 0x1p-24f;
+}
+
+}  // namespace thinwire

@@ -1,0 +1,28 @@
+// levels.h: small numbers as a stream of bits, lowest bit of the first byte first, `bits` (1 to 8)
+// each, and signs as a stream of one bit each; how the quantisers lie on the wire. The plain forms,
+// for references, partial groups and decoders that are not in a hurry.
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+namespace thinwire {
+
+constexpr std::size_t level_bytes(std::size_t count, unsigned bits) {
+  return (count * bits + 7) / 8;
+}
+
+// Levels are below 2^bits. Writes exactly level_bytes(count, bits); the unused bits are zero.
+void pack_levels(const std::uint8_t* levels, std::size_t count, unsigned bits, std::uint8_t* out);
+// Reads exactly that many.
+void unpack_levels(const std::uint8_t* in, std::size_t count, unsigned bits, std::uint8_t* levels);
+
+// A set bit where x is negative (or -0).
+void pack_signs(const float* x, std::size_t count, std::uint8_t* out);
+
+inline bool sign_at(const std::uint8_t* signs, std::size_t i) {
+  return (signs[i / 8] >> (i % 8) & 1u) != 0;
+}
+
+}  // namespace thinwire

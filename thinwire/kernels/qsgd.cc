@@ -1,0 +1,107 @@
+// qsgd.cc: random levels, one element after the other.
+// SPDX-License-Identifier: Apache-2.0
+#include "thinwire/kernels/qsgd.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <limits>
+
+#include "thinwire/kernels/norm.h"
+
+namespace thinwire {
+namespace {
+
+constexpr float smallest_norm = 0x1p-100f;
+
+double norm_of(const QsgdRule& rule, const float* x, std::size_t count) {
+  if (!rule.largest) return std::sqrt(squared_norm_reference(x, count));
+  float most = 0;
+  for (std::size_t i = 0; i < count; ++i) {
+    if (!std::isfinite(x[i])) return std::numeric_limits<double>::infinity();
+    most = std::max(most, std::abs(x[i]));
+  }
+  return most;
+}
+
+}  // namespace
+
+bool qsgd_norm_is_sound(float norm) {
+  return std::isfinite(norm) && !std::signbit(norm) && (norm == 0 || norm >= smallest_norm);
+}
+
+QsgdScale qsgd_scale(const QsgdRule& rule, double norm) {
+  const auto rounded = static_cast<float>(norm);
+  const auto top = static_cast<float>((1u << rule.bits) - 1);
+  if (!std::isfinite(rounded)) return {0, 0, 0, false};
+  if (rounded < smallest_norm) return {};
+  return {rounded, rounded / top, top / rounded, true};
+}
+
+bool qsgd_quantise_reference(const QsgdRule& rule, const float* g, float* v, std::size_t count,
+                             DrawKey key, std::uint32_t first, float& norm, std::uint8_t* levels,
+                             std::uint8_t* signs) {
+  float x[qsgd_most];
+  for (std::size_t i = 0; i < count; ++i) x[i] = v == nullptr ? g[i] : g[i] + v[i];
+  const QsgdScale scale = qsgd_scale(rule, norm_of(rule, x, count));
+  const auto top = static_cast<float>((1u << rule.bits) - 1);
+  norm = scale.norm;
+  std::fill_n(levels, count, std::uint8_t{0});
+  std::fill_n(signs, level_bytes(count, 1), std::uint8_t{0});
+  if (!scale.finite) return false;
+  if (norm > 0) pack_signs(x, count, signs);
+  for (std::size_t i = 0; i < count; ++i) {
+    const float level = std::min(std::abs(x[i]) * scale.inverse, top);
+    const auto below = static_cast<std::uint8_t>(level);
+    const float draw = draw_unit(key, first + static_cast<std::uint32_t>(i));
+    levels[i] = static_cast<std::uint8_t>(below + (draw < level - below ? 1 : 0));
+    const float sent = static_cast<float>(levels[i]) * scale.unit;
+    if (v != nullptr) v[i] = x[i] - (sign_at(signs, i) ? -sent : sent);
+  }
+  return true;
+}
+
+void qsgd_apply_reference(const QsgdRule& rule, float norm, const std::uint8_t* levels,
+                          const std::uint8_t* signs, std::size_t count, float share,
+                          float* target) {
+  const float unit = qsgd_scale(rule, norm).unit * share;
+  for (std::size_t i = 0; i < count; ++i) {
+    const float value = static_cast<float>(levels[i]) * unit;
+    target[i] += sign_at(signs, i) ? -value : value;
+  }
+}
+
+bool qsgd_encode_reference(const QsgdRule& rule, const float* g, float* v, std::size_t count,
+                           DrawKey key, std::uint32_t first, std::uint8_t* out) {
+  bool finite = true;
+  std::uint8_t levels[qsgd_most];
+  for (std::size_t at = 0; at < count; at += rule.bucket) {
+    const std::size_t size = std::min(rule.bucket, count - at);
+    float norm = 0;
+    finite =
+        qsgd_quantise_reference(rule, g + at, v == nullptr ? nullptr : v + at, size, key,
+                                first + static_cast<std::uint32_t>(at), norm, levels, out + 4) &&
+        finite;
+    std::memcpy(out, &norm, 4);
+    pack_levels(levels, size, rule.bits, out + 4 + level_bytes(size, 1));
+    out += qsgd_bucket_bytes(rule, size);
+  }
+  return finite;
+}
+
+bool qsgd_add_reference(const QsgdRule& rule, const std::uint8_t* in, std::size_t count,
+                        float share, float* target) {
+  std::uint8_t levels[qsgd_most];
+  for (std::size_t at = 0; at < count; at += rule.bucket) {
+    const std::size_t size = std::min(rule.bucket, count - at);
+    float norm = 0;
+    std::memcpy(&norm, in, 4);
+    if (!qsgd_norm_is_sound(norm)) return false;
+    unpack_levels(in + 4 + level_bytes(size, 1), size, rule.bits, levels);
+    qsgd_apply_reference(rule, norm, levels, in + 4, size, share, target + at);
+    in += qsgd_bucket_bytes(rule, size);
+  }
+  return true;
+}
+
+}  // namespace thinwire

@@ -1,0 +1,32 @@
+// elias.h: signed levels of which many are zero or small, as QSGD's paper codes them: the distance
+// to the next one that is not zero, its sign, its level, in Elias's universal codes. The paper takes
+// the omega code; below 64, where levels are, the gamma code is never longer, so that is ours:
+// floor(log2 n) zeros, a one, and the bits of n below its leading one.
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstdint>
+
+#include "thinwire/core/status.h"
+#include "thinwire/core/view.h"
+
+namespace thinwire {
+
+inline constexpr std::size_t elias_most = 8192;  // elements that one stream may have
+
+// Bytes that no stream of `count` levels of `bits` bits exceeds.
+constexpr std::size_t elias_bound(std::size_t count, unsigned bits) {
+  return (count * (2 * bits + 1) + 7) / 8;
+}
+
+// Writes `count` levels and their signs (a bit each, lowest first) into `out`, elias_bound() bytes
+// long; returns the bytes used. Signs of zeros are lost.
+std::size_t elias_encode(const std::uint8_t* levels, const std::uint8_t* signs, std::size_t count,
+                         Bytes out);
+
+// Reads them back; signs of zeros are clear. Levels above `most` are refused. `used` is the
+// stream's length; bytes behind it are not looked at.
+Status elias_decode(ConstBytes bytes, std::size_t count, unsigned most, std::uint8_t* levels,
+                    std::uint8_t* signs, std::size_t& used);
+
+}  // namespace thinwire
