@@ -63,7 +63,7 @@ struct Stage {
 using Observer = std::function<void(const Stage&)>;
 
 struct ExchangeOptions {
-  ExchangeKind kind;  // how compressed bytes meet: auto, split, server
+  ExchangeKind kind{};  // how compressed bytes meet: auto, split, server
   // Lazy all-reduce: legs that are summed (or maximised) and shorter than this wait for each other
   // and travel as one collective of about this size. 0: each bucket travels alone. Pays where many
   // small buckets meet latency; costs a copy of what is fused, and overlap while it waits. The average
