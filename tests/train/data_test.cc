@@ -429,7 +429,7 @@ TEST_F(Text, ThePythonLibraryIsLongEnough) {
 }
 
 TEST(Kinds, AreListedAndChecked) {
-  EXPECT_EQ(data_kinds().size(), std::size_t{7});
+  EXPECT_EQ(data_kinds().size(), std::size_t{8});
   EXPECT_SAYS(error_of("imagenet"),
               "unknown data 'imagenet'; known are digits, stdlib, cifar10:DIR");
   EXPECT_SAYS(error_of("cifar10"), "data 'cifar10' does not say where; write cifar10:DIR");

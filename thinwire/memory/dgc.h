@@ -18,9 +18,9 @@ namespace thinwire {
 struct DgcMemoryOptions {
   Accumulate accumulate = Accumulate::momentum;
   float momentum = 0.9f;
-  bool mask = true;        // factor masking: what is sent loses its momentum
   bool exact = false;      // exactly the largest instead of a steered threshold
   bool per_layer = false;  // a quota and threshold per parameter instead of per bucket
+  bool mask = true;        // factor masking: what is sent loses its momentum
 };
 
 // What a step took out, in ascending order of index.
