@@ -1,4 +1,4 @@
-// inspect_notorch.cc: what `thinwire inspect --model` says where torch or gloo's headers were not found.
+// inspect_notorch.cc: what `thinwire inspect --model` says where there is no thinwire-torch.
 // SPDX-License-Identifier: Apache-2.0
 #include "apps/inspect_model.h"
 #include "apps/verb.h"

@@ -69,6 +69,7 @@ int run(int argc, char** argv) {
 
 int main(int argc, char** argv) {
   try {
+    hand_over(argv);
     return run(argc, argv);
   } catch (const BadInput& error) {
     return complain(error.what(), exit_bad_input);

@@ -1,12 +1,12 @@
-// train_notorch.cc: what `thinwire train` and `thinwire bench step` say where torch or gloo's headers were not found.
+// train_notorch.cc: the verbs of thinwire-torch, as the program without torch knows them: by name.
 // SPDX-License-Identifier: Apache-2.0
 #include "apps/verb.h"
 
 namespace thinwire::apps {
 namespace {
 
-void add_absent(CLI::App& parent, const std::string& name) {
-  CLI::App* verb = parent.add_subcommand(name, "Not in this build: needs libtorch");
+void add_absent(CLI::App& parent, const std::string& name, const std::string& what) {
+  CLI::App* verb = parent.add_subcommand(name, what + " (needs libtorch)");
   verb->allow_extras();
   verb->callback([name] {
     throw BadInput(name +
@@ -17,7 +17,11 @@ void add_absent(CLI::App& parent, const std::string& name) {
 
 }  // namespace
 
-void add_train(CLI::App& parent) { add_absent(parent, "train"); }
-void add_bench_step(CLI::App& parent) { add_absent(parent, "step"); }
+void add_train(CLI::App& parent) {
+  add_absent(parent, "train", "Train a network on several workers");
+}
+void add_bench_step(CLI::App& parent) {
+  add_absent(parent, "step", "A training step as dense, against plain all-reduce");
+}
 
 }  // namespace thinwire::apps

@@ -26,6 +26,9 @@ inline constexpr int exit_failure = 1;
 inline constexpr int exit_bad_input = 2;
 
 // Each adds its verb to `parent`. The verb runs when the command line has been read without error.
+// Becomes thinwire-torch, where the verb asks for it and it is there; else returns.
+void hand_over(char** argv);
+
 void add_bench_kernels(CLI::App& parent);
 void add_bench_wire(CLI::App& parent);
 void add_bench_schemes(CLI::App& parent);
