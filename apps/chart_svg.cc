@@ -15,7 +15,7 @@ namespace {
 
 // The drawing in its own units; a page shows it at about this size, so text keeps its size, too.
 constexpr double width = 420, height = 300;
-constexpr double left = 52, right = 408, top = 12, bottom = 250;
+constexpr double left = 64, right = 408, top = 12, bottom = 250;
 
 constexpr double log_from = 20;            // a span of this and more asks for a logarithmic y axis
 constexpr std::size_t smooth_from = 40;    // points; fewer are their own best picture

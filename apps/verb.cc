@@ -100,7 +100,13 @@ std::vector<Config> parse_schemes(const std::string& text) {
   }
   if (parts.empty()) throw BadInput("--schemes: expected one scheme or more, got none");
   std::vector<Config> configs;
-  for (const std::string& scheme : parts) configs.push_back(parse_scheme(scheme));
+  for (const std::string& scheme : parts) {
+    if (scheme == "all") {
+      for (const Scheme* each : schemes()) configs.push_back(parse_scheme(each->name));
+    } else {
+      configs.push_back(parse_scheme(scheme));
+    }
+  }
   return configs;
 }
 

@@ -14,6 +14,13 @@
 
 namespace thinwire::testing {
 
+// Sanitized builds look for bugs of memory and threads, which show in few steps as in many.
+#if defined(__SANITIZE_THREAD__) || defined(__SANITIZE_ADDRESS__)
+inline constexpr bool sanitized = true;
+#else
+inline constexpr bool sanitized = false;
+#endif
+
 enum class Shape { normal, heavy, constant, zero };
 
 // `count` numbers of the given shape, a function of the seed.

@@ -175,6 +175,12 @@ TEST_F(Compare, SeveralSeedsAreAveraged) {
   expect_refused("compare --schemes dense --seeds 2 --seed 5 " + stand_in(), {"--seeds", "--seed"});
 }
 
+TEST_F(Compare, AllIsTheRegistry) {
+  const json result = rows("compare --schemes all " + stand_in());
+  EXPECT_GE(result.size(), 17u);
+  EXPECT_EQ(result[0]["scheme"], "dense");
+}
+
 TEST_F(Compare, AFailingRunIsNamed) {
   const std::string failing =
       stand_in("case \"$*\" in *topk*) echo 'no such file' >&2; exit 1;; esac");

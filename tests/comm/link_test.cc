@@ -7,18 +7,13 @@
 #include <thread>
 
 #include "tests/comm/group_laws.h"
+#include "tests/gradients.h"
 #include "thinwire/comm/local.h"
 
 namespace thinwire {
 namespace {
 
 using Clock = std::chrono::steady_clock;
-
-#if defined(__SANITIZE_THREAD__) || defined(__SANITIZE_ADDRESS__)
-constexpr bool kSanitized = true;
-#else
-constexpr bool kSanitized = false;
-#endif
 
 double since(Clock::time_point start) {
   return std::chrono::duration<double>(Clock::now() - start).count();
@@ -111,12 +106,12 @@ void require_time(Group& group, double price, const char* what, Body body) {
     laws::require(group, seconds >= price * 0.999, what, ": ", seconds, " s, price ", price);
     best = std::min(best, seconds);
   }
-  if (!kSanitized)
+  if (!thinwire::testing::sanitized)
     laws::require(group, best < price * 1.3 + 0.02, what, ": ", best, " s, price ", price);
 }
 
-class Emulated : public testing::TestWithParam<int> {};
-INSTANTIATE_TEST_SUITE_P(Ranks, Emulated, testing::Values(1, 2, 3, 4, 8));
+class Emulated : public ::testing::TestWithParam<int> {};
+INSTANTIATE_TEST_SUITE_P(Ranks, Emulated, ::testing::Values(1, 2, 3, 4, 8));
 
 TEST_P(Emulated, KeepsTheLaws) {
   run_emulated(GetParam(), "inf,10us", [](Group& group) {

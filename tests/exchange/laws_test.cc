@@ -21,10 +21,11 @@ TEST_P(Laws, ReplicasAreBitIdentical) {
 }
 
 TEST_P(Laws, ConservationAndBoundedResidual) {
+  const int steps = sanitized ? 100 : 1000;
   for (const int ranks : {1, 3}) {
     run_local(ranks, [&](Group& group) {
-      law_conservation(group, GetParam(), Shape::normal, 1000);
-      law_conservation(group, GetParam(), Shape::heavy, 1000);
+      law_conservation(group, GetParam(), Shape::normal, steps);
+      law_conservation(group, GetParam(), Shape::heavy, steps);
     });
   }
 }
@@ -42,6 +43,7 @@ TEST_P(Laws, NonFiniteGradientSkipsTheStepOnAllRanks) {
 }
 
 TEST_P(Laws, StochasticSchemesAreRightOnAverage) {
+  if (sanitized) GTEST_SKIP() << "statistics need many steps, and find no bugs of memory";
   run_local(2, [&](Group& group) {
     law_unbiased(group, GetParam(), Shape::normal, 2000);
     law_unbiased(group, GetParam(), Shape::heavy, 2000);
