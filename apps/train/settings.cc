@@ -73,8 +73,7 @@ void add_optimizer(CLI::App& verb, Settings& s) {
       ->check(CLI::Range(0.0, 0.999999));
   verb.add_option("--beta2", s.beta2, "... and of the mean square; default 0.999")
       ->check(CLI::Range(0.0, 0.999999));
-  verb.add_option("--epsilon", s.epsilon, "... and what its root is at least; default 1e-8")
-      ->check(CLI::Range(1e-30, 1.0));
+  verb.add_option("--epsilon", s.epsilon, "... and what its root is at least; default 1e-8");
   verb.add_option("--weight-decay", s.decay, "L2 term, from the weights; of adamw: decay itself")
       ->check(CLI::NonNegativeNumber)
       ->capture_default_str();
@@ -180,12 +179,14 @@ void check_optimizer(Settings& s) {
   const std::string flag = "--optimizer " + s.optimizer;
   if (s.momentum || s.nesterov)
     throw BadInput(flag + " has no --momentum and no --nesterov; it has --beta1");
+  if (s.epsilon && !(*s.epsilon >= 1e-30))  // 0 / 0 where a gradient was never other than 0
+    throw BadInput("--epsilon: expected at least 1e-30, got " + text_of(*s.epsilon));
   if (!keeps_momentum(s.config)) return;
   if (s.config.scheme == "signum")
     throw BadInput(flag +
                    ": scheme signum gives the sign of a vote, not a gradient, and there is " +
                    "nothing left to scale; use --optimizer sgd, or another scheme");
-  throw BadInput(flag + ": scheme " + s.config.scheme +
+  throw BadInput(flag + ": scheme " + s.config.str() +
                  " accumulates momentum itself, and Adam would take the momentum of a momentum; " +
                  "use --optimizer sgd, or a scheme without momentum");
 }

@@ -218,7 +218,7 @@ def case_refuses():
     refused("--optimizer adam --beta1 1", "--beta1")
     refused("--optimizer adam --epsilon 0", "--epsilon")
     for scheme in ("dgc", "csc", "int8:memory=momentum"):
-        refused(f"--optimizer adam --scheme {scheme}", scheme.split(":")[0], "momentum of a momentum")
+        refused(f"--optimizer adam --scheme {scheme}", scheme, "momentum of a momentum")
     refused("--optimizer adamw --scheme signum", "signum", "vote")
     refused("--save-every 3", "--save FILE")
     refused(f"--save {path('no/such/folder')}", "no folder")
