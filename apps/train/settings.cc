@@ -73,7 +73,7 @@ void add_optimizer(CLI::App& verb, Settings& s) {
       ->check(CLI::Range(0.0, 0.999999));
   verb.add_option("--beta2", s.beta2, "... and of the mean square; default 0.999")
       ->check(CLI::Range(0.0, 0.999999));
-  verb.add_option("--epsilon", s.epsilon, "... and what its root is at least; default 1e-8");
+  verb.add_option("--epsilon", s.epsilon, "... and what is added to its root; default 1e-8");
   verb.add_option("--weight-decay", s.decay, "L2 term, from the weights; of adamw: decay itself")
       ->check(CLI::NonNegativeNumber)
       ->capture_default_str();
