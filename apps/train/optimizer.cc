@@ -3,6 +3,7 @@
 #include "apps/train/optimizer.h"
 
 #include <algorithm>
+#include <string>
 
 #include "thinwire/compress/registry.h"
 
@@ -10,6 +11,16 @@ namespace thinwire::train {
 namespace {
 
 constexpr double usual_momentum = 0.9;
+
+AdamRule adam_of(const Settings& settings) {
+  AdamRule rule;
+  rule.beta1 = settings.beta1.value_or(rule.beta1);
+  rule.beta2 = settings.beta2.value_or(rule.beta2);
+  rule.epsilon = settings.epsilon.value_or(rule.epsilon);
+  rule.decay = settings.decay;
+  rule.decoupled = settings.optimizer == "adamw";
+  return rule;
+}
 
 template <bool nesterov>
 void momentum_step(const SgdRule& rule, const float* __restrict average, float* __restrict w,
@@ -29,6 +40,13 @@ void plain_step(const SgdRule& rule, const float* __restrict average, float* __r
 }  // namespace
 
 Optimizer::Optimizer(const Settings& settings, const std::vector<Bucket>& buckets) {
+  if (settings.optimizer != "sgd") {
+    adam_ = adam_of(settings);
+    for (const Bucket& bucket : buckets)
+      moments_.push_back(
+          {std::vector<float>(bucket.elements()), std::vector<float>(bucket.elements())});
+    return;
+  }
   const Scheme& scheme = find_scheme(settings.config.scheme);
   inside_ = keeps_momentum(settings.config);
   rule_.decay = static_cast<float>(settings.decay);
@@ -50,6 +68,12 @@ Optimizer::Optimizer(const Settings& settings, const std::vector<Bucket>& bucket
 
 void Optimizer::step(const Bucket& bucket, float rate, std::span<const float> average,
                      std::span<float> weights) {
+  if (adam_) {
+    auto& [first, second, updates] = moments_[bucket.id];
+    adam_step(*adam_, rate, ++updates, average.data(), weights.data(), first.data(), second.data(),
+              weights.size());
+    return;
+  }
   std::vector<float>& memory = memory_[bucket.id];
   float* const kept = memory.empty() ? nullptr : memory.data();
   rule_.rate = rate;
@@ -66,10 +90,20 @@ void Optimizer::step(const Bucket& bucket, float rate, std::span<const float> av
 
 void Optimizer::visit_state(StateVisitor& visitor, const std::vector<Bucket>& buckets) {
   for (const Bucket& bucket : buckets) {
-    if (memory_[bucket.id].empty()) continue;
+    if (adam_) visit_moments(visitor, bucket);
+    if (adam_ || memory_[bucket.id].empty()) continue;
     visit_by_parameter(visitor, bucket, inside_ ? "decay" : "velocity", memory_[bucket.id],
                        Share::replicated);
   }
+}
+
+void Optimizer::visit_moments(StateVisitor& visitor, const Bucket& bucket) {
+  auto& [first, second, updates] = moments_[bucket.id];
+  visit_by_parameter(visitor, bucket, "first_moment", first, Share::replicated);
+  visit_by_parameter(visitor, bucket, "second_moment", second, Share::replicated);
+  auto count = static_cast<double>(updates);
+  visitor.number("bucket" + std::to_string(bucket.id) + "/updates", count, Share::replicated);
+  updates = static_cast<std::uint64_t>(count);
 }
 
 }  // namespace thinwire::train

@@ -1,17 +1,21 @@
-// optimizer.h: SGD on flat buffers, bucket by bucket.
+// optimizer.h: SGD or Adam on flat buffers, bucket by bucket.
 //
-// For most schemes it is torch.optim.SGD on the averaged gradient g:
+// For most schemes SGD is torch.optim.SGD on the averaged gradient g:
 //
 //     d = g + decay*w    v = momentum*v + d    w -= rate * (nesterov ? d + momentum*v : v)
 //
 // A scheme that accumulates momentum itself (dgc) leaves the step and the weight decay, which has a
-// momentum of its own: thinwire/kernels/sgd.h.
+// momentum of its own: thinwire/kernels/sgd.h. Adam (optimizer_adam.h) is not for these schemes:
+// check() of settings.h refuses it.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <cstdint>
+#include <optional>
 #include <span>
 #include <vector>
 
+#include "apps/train/optimizer_adam.h"
 #include "apps/train/settings.h"
 #include "thinwire/core/state.h"
 #include "thinwire/core/view.h"
@@ -28,9 +32,19 @@ class Optimizer {
   void visit_state(StateVisitor& visitor, const std::vector<Bucket>& buckets);
 
  private:
+  // Adam's memory of a bucket. Skipped steps are no updates, so these are counted here.
+  struct Moments {
+    std::vector<float> first, second;
+    std::uint64_t updates = 0;
+  };
+
+  void visit_moments(StateVisitor& visitor, const Bucket& bucket);
+
   SgdRule rule_;
   bool inside_ = false;                     // momentum is the scheme's
   std::vector<std::vector<float>> memory_;  // by bucket; empty where nothing is to be kept
+  std::optional<AdamRule> adam_;            // instead of all the above
+  std::vector<Moments> moments_;            // by bucket
 };
 
 }  // namespace thinwire::train

@@ -61,13 +61,20 @@ void add_length(CLI::App& verb, Settings& s) {
 }
 
 void add_optimizer(CLI::App& verb, Settings& s) {
-  verb.add_option("--lr", s.rate, "Highest learning rate")
-      ->check(CLI::PositiveNumber)
+  verb.add_option("--optimizer", s.optimizer, "sgd, adam or adamw")
+      ->check(CLI::IsMember({"sgd", "adam", "adamw"}))
       ->capture_default_str();
+  verb.add_option("--lr", s.rate, "Highest learning rate; default 0.1, of adam and adamw 0.001")
+      ->check(CLI::PositiveNumber);
   verb.add_option("--momentum", s.momentum, "Of SGD, or inside the scheme; default 0.9")
       ->check(CLI::Range(0.0, 0.999999));
   verb.add_flag("--nesterov", s.nesterov, "Nesterov's form of momentum");
-  verb.add_option("--weight-decay", s.decay, "L2 term, from the weights")
+  verb.add_option("--beta1", s.beta1, "Of adam and adamw: decay of the mean; default 0.9")
+      ->check(CLI::Range(0.0, 0.999999));
+  verb.add_option("--beta2", s.beta2, "... and of the mean square; default 0.999")
+      ->check(CLI::Range(0.0, 0.999999));
+  verb.add_option("--epsilon", s.epsilon, "... and what is added to its root; default 1e-8");
+  verb.add_option("--weight-decay", s.decay, "L2 term, from the weights; of adamw: decay itself")
       ->check(CLI::NonNegativeNumber)
       ->capture_default_str();
   verb.add_option("--clip", s.clip, "Largest norm of the gradient; 0: none")
@@ -159,6 +166,31 @@ void check_scheme(Settings& s) {
     throw BadInput("--nesterov needs a --momentum above 0");
 }
 
+// After check_scheme(): what is refused here is refused for its reason, see "With Adam" in
+// docs/schemes.md.
+void check_optimizer(Settings& s) {
+  const bool adam = s.optimizer != "sgd";
+  if (s.rate == 0) s.rate = adam ? 0.001 : 0.1;
+  if (!adam) {
+    if (s.beta1 || s.beta2 || s.epsilon)
+      throw BadInput("--beta1, --beta2 and --epsilon need --optimizer adam or adamw");
+    return;
+  }
+  const std::string flag = "--optimizer " + s.optimizer;
+  if (s.momentum || s.nesterov)
+    throw BadInput(flag + " has no --momentum and no --nesterov; it has --beta1");
+  if (s.epsilon && !(*s.epsilon >= 1e-30))  // 0 / 0 where a gradient was never other than 0
+    throw BadInput("--epsilon: expected at least 1e-30, got " + text_of(*s.epsilon));
+  if (!keeps_momentum(s.config)) return;
+  if (s.config.scheme == "signum")
+    throw BadInput(flag +
+                   ": scheme signum gives the sign of a vote, not a gradient, and there is " +
+                   "nothing left to scale; use --optimizer sgd, or another scheme");
+  throw BadInput(flag + ": scheme " + s.config.str() +
+                 " accumulates momentum itself, and Adam would take the momentum of a momentum; " +
+                 "use --optimizer sgd, or a scheme without momentum");
+}
+
 void check_exchange(Settings& s) {
   try {
     s.meeting = ExchangeKind::parse(s.exchange);
@@ -186,6 +218,7 @@ std::vector<std::pair<std::string, std::string>> Settings::identity(int world) c
           {"data", data},
           {"scheme", config.str()},
           {"exchange", meeting.str()},
+          {"optimizer", optimizer},
           {"seed", std::to_string(seed)},
           {"batch", std::to_string(batch)},
           {"accumulate", std::to_string(accumulate)},
@@ -209,6 +242,7 @@ void describe_step(CLI::App& verb, Settings& settings) {
 
 void check(Settings& s) {
   check_scheme(s);
+  check_optimizer(s);
   check_exchange(s);
   try {
     s.rates = Schedule::parse(s.schedule);

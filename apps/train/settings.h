@@ -35,9 +35,11 @@ struct Settings {
   std::string precision = "f32";
   std::uint64_t seed = 1;
 
-  double rate = 0.1;
+  std::string optimizer = "sgd";
+  double rate = 0;                 // 0: 0.1, of adam and adamw 0.001
   std::optional<double> momentum;  // 0.9, or what the scheme says
   bool nesterov = false;
+  std::optional<double> beta1, beta2, epsilon;  // those of AdamRule
   double decay = 0;
   double clip = 0;
   std::string schedule = "constant";

@@ -1,5 +1,5 @@
-// optimizer_test.cc: SGD on flat buffers is torch's, and with momentum inside the scheme it is the
-// same; learning rates follow their schedule. No torch here.
+// optimizer_test.cc: SGD and Adam on flat buffers are torch's, and with momentum inside the scheme
+// SGD is the same; learning rates follow their schedule. No torch here.
 // SPDX-License-Identifier: Apache-2.0
 #include "apps/train/optimizer.h"
 
@@ -7,6 +7,7 @@
 
 #include <cmath>
 #include <random>
+#include <utility>
 
 #include "apps/train/schedule.h"
 #include "thinwire/core/error.h"
@@ -97,6 +98,96 @@ TEST(Optimizer, DecaysDirectlyBesideVotes) {
     expected.step(0.1, votes);
   }
   expect_near(weights, expected);
+}
+
+Settings adam_of(const std::string& optimizer, double decay) {
+  Settings settings;
+  settings.config = Config::parse("dense");
+  settings.optimizer = optimizer;
+  settings.decay = decay;
+  return settings;
+}
+
+// The rules of torch.optim.Adam and AdamW, in double precision.
+struct ExpectedAdam {
+  double beta1, beta2, epsilon, decay;
+  bool decoupled;
+  std::vector<double> w, m = std::vector<double>(size), v = std::vector<double>(size);
+  double power1 = 1, power2 = 1;
+
+  void step(double rate, const std::vector<float>& gradient) {
+    power1 *= beta1;
+    power2 *= beta2;
+    for (std::size_t i = 0; i < size; ++i) {
+      const double g = decoupled ? gradient[i] : gradient[i] + decay * w[i];
+      if (decoupled) w[i] -= rate * decay * w[i];
+      m[i] = beta1 * m[i] + (1 - beta1) * g;
+      v[i] = beta2 * v[i] + (1 - beta2) * g * g;
+      w[i] -= rate * (m[i] / (1 - power1)) / (std::sqrt(v[i] / (1 - power2)) + epsilon);
+    }
+  }
+};
+
+// Gradients of very different sizes, zeros among them, so that epsilon matters.
+std::vector<float> scaled_values(unsigned seed) {
+  std::vector<float> values = random_values(seed);
+  for (std::size_t i = 0; i < size; ++i) values[i] *= std::pow(0.1f, static_cast<float>(i % 11));
+  values[size - 1] = 0;
+  return values;
+}
+
+TEST(Optimizer, IsTorchsAdam) {
+  const std::vector<Bucket> buckets = {Bucket::single(0, "w", size)};
+  for (const char* kind : {"adam", "adamw"}) {
+    for (const bool usual : {true, false}) {
+      Settings settings = adam_of(kind, 0.1);
+      if (!usual) settings.beta1 = 0.5, settings.beta2 = 0.9, settings.epsilon = 1e-3;
+      Optimizer optimizer(settings, buckets);
+      std::vector<float> weights = random_values(1);
+      ExpectedAdam expected{settings.beta1.value_or(0.9),    settings.beta2.value_or(0.999),
+                            settings.epsilon.value_or(1e-8), 0.1,
+                            settings.optimizer == "adamw",   {weights.begin(), weights.end()}};
+      for (unsigned step = 0; step < 50; ++step) {
+        const float rate = 0.01f / static_cast<float>(1 + step % 5);
+        const std::vector<float> gradient = scaled_values(10 + step);
+        optimizer.step(buckets[0], rate, gradient, weights);
+        expected.step(rate, gradient);
+        for (std::size_t i = 0; i < size; ++i)
+          ASSERT_NEAR(weights[i], expected.w[i], 2e-6) << kind << " " << step << " " << i;
+      }
+    }
+  }
+}
+
+// Two parameters in two buckets, one of which has had a step less.
+TEST(Optimizer, ResumesAdamExactly) {
+  Bucket pair = Bucket::single(0, "a", size);
+  pair.parameters[0].count = 60;
+  pair.parameters[0].shape = {60};
+  pair.parameters.push_back({"b", 60, size - 60, {size - 60}});
+  const std::vector<Bucket> buckets = {pair, Bucket::single(1, "c", size)};
+  const Settings settings = adam_of("adamw", 0.01);
+  Optimizer whole(settings, buckets), resumed(settings, buckets);
+  std::vector<std::vector<float>> weights = {random_values(1), random_values(2)};
+  const auto steps = [&](Optimizer& optimizer, unsigned from, unsigned to) {
+    for (unsigned step = from; step < to; ++step) {
+      optimizer.step(buckets[0], 0.01f, random_values(10 + step), weights[0]);
+      if (step != 3) optimizer.step(buckets[1], 0.01f, random_values(50 + step), weights[1]);
+    }
+  };
+  steps(whole, 0, 7);
+  State state;
+  StateSaver saver(state);
+  whole.visit_state(saver, buckets);
+  EXPECT_EQ(state.size(), 8u);  // two moments of a, b and c, two counts
+  for (const auto& [name, entry] : state) EXPECT_EQ(entry.share, Share::replicated) << name;
+  StateLoader loader(state);
+  resumed.visit_state(loader, buckets);
+  const auto saved = weights;
+  steps(whole, 7, 12);
+  const auto expected = std::exchange(weights, saved);
+  steps(resumed, 7, 12);
+  EXPECT_EQ(weights, expected);
 }
 
 TEST(Schedule, FollowsItsShape) {

@@ -165,6 +165,8 @@ def case_resumes(workers):
         resumes(scheme, workers, 20, "--model resnet20 --batch 4 --bucket-mb 0.2 --weight-decay 1e-4")
     for scheme in other_schemes():
         resumes(scheme, workers, 6, "--model mlp --bucket-mb 0.2")
+    # Adam counts its updates, of which a skipped step is none.
+    resumes("int8", workers, 6, "--model mlp --bucket-mb 0.2 --optimizer adamw --weight-decay 0.01 --nan-at 1,0")
 
 
 def case_resumes_1():
@@ -209,6 +211,15 @@ def case_refuses():
     refused("--scheme zip", "zip")
     refused("--scheme dgc:colour=red", "colour")
     refused("--scheme dgc:momentum=0.5 --momentum 0.9", "--momentum", "contradicts")
+    refused("--optimizer lion", "--optimizer")
+    refused("--optimizer adam --momentum 0.9", "--optimizer adam", "no --momentum")
+    refused("--optimizer adamw --nesterov", "--optimizer adamw", "no --nesterov")
+    refused("--beta2 0.99", "--beta2", "--optimizer adam")
+    refused("--optimizer adam --beta1 1", "--beta1")
+    refused("--optimizer adam --epsilon 0", "--epsilon")
+    for scheme in ("dgc", "csc", "int8:memory=momentum"):
+        refused(f"--optimizer adam --scheme {scheme}", scheme, "momentum of a momentum")
+    refused("--optimizer adamw --scheme signum", "signum", "vote")
     refused("--save-every 3", "--save FILE")
     refused(f"--save {path('no/such/folder')}", "no folder")
     for workers in (1, 2):
@@ -226,6 +237,7 @@ def case_checkpoints():
     refused(f"{base} --workers 4 --resume {path('state')}", "--workers 2", "this run has 4")
     refused(f"{base} --workers 1 --resume {path('state')}", "--workers 2", "this run has 1")
     refused(f"{base} --workers 2 --scheme dgc --resume {path('state')}", "--scheme dense", "this run has dgc")
+    refused(f"{base} --workers 2 --optimizer adam --resume {path('state')}", "--optimizer sgd", "this run has adam")
     refused(f"{base} --workers 2 --stop 2 --resume {path('state')}", "step 2")
     file = path("state.rank1")
     whole = open(file, "rb").read()
