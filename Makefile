@@ -7,7 +7,7 @@ JOBS ?= $(shell nproc)
 TEST_JOBS ?= $(shell expr 2 '*' $(JOBS))
 SOURCES = $(shell git ls-files '*.cc' '*.h')
 
-.PHONY: help setup build test bench fuzz demo format lint clean
+.PHONY: help setup build command test bench fuzz demo format lint clean
 help:
 	@echo "make build    build the library, the thinwire command and the tests (build/release)"
 	@echo "make test     all tests: release, ASan + UBSan, TSan, a short run of every fuzzer"
@@ -25,11 +25,14 @@ build/.setup: scripts/setup
 	@scripts/setup
 	@mkdir -p build && touch $@
 
-# `make build-asan` and so on for every preset.
+# `make build-asan` and so on for every preset; `make command` builds the thinwire command without the tests.
 build: build-release
-build-%: setup
-	@[ -f build/$*/build.ninja ] || cmake --preset $* >build/configure-$*.log || { cat build/configure-$*.log; exit 1; }
+build-%: configure-%
 	@cmake --build --preset $* -j $(JOBS)
+command: configure-release
+	@cmake --build --preset release -j $(JOBS) --target thinwire_command
+configure-%: setup
+	@[ -f build/$*/build.ninja ] || cmake --preset $* >build/configure-$*.log || { cat build/configure-$*.log; exit 1; }
 
 test: build-release build-asan build-tsan build-fuzz
 	ctest --preset release -j $(TEST_JOBS)
@@ -37,7 +40,7 @@ test: build-release build-asan build-tsan build-fuzz
 	ctest --preset tsan -j $(TEST_JOBS)
 	RUNS=20000 fuzz/run.sh
 
-bench: build
+bench: command
 	build/release/apps/thinwire bench kernels --json build/bench_kernels.json
 	build/release/apps/thinwire bench wire --json build/bench_wire.json
 	build/release/apps/thinwire bench schemes --json build/bench_schemes.json
@@ -46,7 +49,7 @@ bench: build
 fuzz: build-fuzz
 	fuzz/run.sh
 
-demo: build
+demo: command
 	build/release/apps/thinwire compare --schemes dense,topk:feedback=off,topk,dgc:density=0.001,warmup=60 \
 	  --model mlp --data digits --workers 4 --steps 600 --lr 0.2 --schedule cosine --link 100mbit,1ms \
 	  --report-every 15 --report build/demo.html --json build/demo.json
