@@ -31,6 +31,7 @@ build-%: configure-%
 	@cmake --build --preset $* -j $(JOBS)
 command: configure-release
 	@cmake --build --preset release -j $(JOBS) --target thinwire_command
+.SECONDARY:
 configure-%: setup
 	@[ -f build/$*/build.ninja ] || cmake --preset $* >build/configure-$*.log || { cat build/configure-$*.log; exit 1; }
 
