@@ -5,7 +5,6 @@
 #include <algorithm>
 #include <chrono>
 #include <condition_variable>
-#include <cstring>
 #include <deque>
 #include <exception>
 #include <mutex>
@@ -13,8 +12,8 @@
 #include <thread>
 
 #include "thinwire/compress/registry.h"
-#include "thinwire/core/crc32c.h"
 #include "thinwire/core/error.h"
+#include "thinwire/exchange/agreement.h"
 #include "thinwire/exchange/fuse.h"
 #include "thinwire/exchange/striped.h"
 #include "thinwire/kernels/norm.h"
@@ -26,37 +25,12 @@ namespace {
 // only add memory.
 constexpr std::size_t depth = 2;
 
-constexpr std::size_t agreement_bytes = 1024;
-
 bool has_slots(const Leg& leg) {
   return leg.reduction == Reduction::gather || leg.reduction == Reduction::scatter;
 }
 
 double seconds_since(std::chrono::steady_clock::time_point start) {
   return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
-}
-
-// All that must be the same on every rank: a summary to show, and a checksum of everything.
-struct Agreement {
-  std::string summary;
-  std::uint32_t checksum = 0;
-};
-
-Agreement describe(const std::vector<Bucket>& buckets, const std::string& schemes) {
-  std::string all = schemes;
-  std::size_t elements = 0;
-  for (const Bucket& bucket : buckets) {
-    all += "\nbucket " + std::to_string(bucket.id);
-    for (const Parameter& parameter : bucket.parameters) {
-      all += "\n" + parameter.name + " " + std::to_string(parameter.count);
-      for (const std::int64_t extent : parameter.shape) all += "x" + std::to_string(extent);
-    }
-    elements += bucket.elements();
-  }
-  std::string summary = std::to_string(buckets.size()) + " buckets, " + std::to_string(elements) +
-                        " elements, scheme " + schemes;
-  summary.resize(std::min(summary.size(), agreement_bytes - sizeof(std::uint32_t)));
-  return {std::move(summary), crc32c(std::as_bytes(std::span(all)))};
 }
 
 // The configurations as one text; neighbours that are alike are written once, with their number.
@@ -93,33 +67,6 @@ std::vector<std::unique_ptr<Compressor>> make_compressors(const Group& group,
   return compressors;
 }
 
-// Throws when a rank was set up otherwise than rank 0: found here it is a sentence, found later a
-// damaged step.
-void check_agreement(Group& group, const Agreement& mine) {
-  std::vector<std::byte> message(sizeof mine.checksum + mine.summary.size());
-  std::memcpy(message.data(), &mine.checksum, sizeof mine.checksum);
-  std::memcpy(message.data() + sizeof mine.checksum, mine.summary.data(), mine.summary.size());
-  const auto ranks = static_cast<std::size_t>(group.size());
-  std::vector<std::byte> slots(ranks * agreement_bytes);
-  std::vector<std::size_t> sizes(ranks);
-  group.all_gather(message, agreement_bytes, slots, sizes, {}).wait();
-  const auto of_rank = [&](std::size_t rank) {
-    return std::string(reinterpret_cast<const char*>(slots.data() + rank * agreement_bytes),
-                       sizes[rank]);
-  };
-  const std::string first = of_rank(0);
-  for (std::size_t rank = 1; rank < ranks; ++rank) {
-    const std::string other = of_rank(rank);
-    if (other == first) continue;
-    const std::string a = first.substr(sizeof mine.checksum),
-                      b = other.substr(sizeof mine.checksum);
-    fail("rank ", group.rank(), ": rank ", rank,
-         " was set up otherwise than rank 0; rank 0 has: ", a, "; rank ", rank,
-         " has: ", a == b ? "the same in sum, but other parameter names or sizes" : b,
-         "; start all ranks with the same model and options");
-  }
-}
-
 }  // namespace
 
 class Exchange::Engine {
@@ -142,7 +89,7 @@ class Exchange::Engine {
       validate(buckets[i]);
       needs_norm_ = needs_norm_ || compressors[i]->needs_norm();
     }
-    check_agreement(group, describe(buckets, description + options.str()));
+    check_agreement(group, buckets, description + options.str());
     for (std::size_t i = 0; i < buckets.size(); ++i) {
       lanes_.push_back({std::move(buckets[i]), std::move(compressors[i])});
     }

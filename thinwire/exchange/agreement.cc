@@ -1,0 +1,69 @@
+// agreement.cc: a summary and a checksum from every rank, compared with rank 0's.
+// SPDX-License-Identifier: Apache-2.0
+#include "thinwire/exchange/agreement.h"
+
+#include <algorithm>
+#include <cstring>
+#include <span>
+
+#include "thinwire/core/crc32c.h"
+#include "thinwire/core/error.h"
+
+namespace thinwire {
+namespace {
+
+constexpr std::size_t agreement_bytes = 1024;
+
+// All that must be the same on every rank: a summary to show, and a checksum of everything.
+struct Agreement {
+  std::string summary;
+  std::uint32_t checksum = 0;
+};
+
+Agreement describe(const std::vector<Bucket>& buckets, const std::string& schemes) {
+  std::string all = schemes;
+  std::size_t elements = 0;
+  for (const Bucket& bucket : buckets) {
+    all += "\nbucket " + std::to_string(bucket.id);
+    for (const Parameter& parameter : bucket.parameters) {
+      all += "\n" + parameter.name + " " + std::to_string(parameter.count);
+      for (const std::int64_t extent : parameter.shape) all += "x" + std::to_string(extent);
+    }
+    elements += bucket.elements();
+  }
+  std::string summary = std::to_string(buckets.size()) + " buckets, " + std::to_string(elements) +
+                        " elements, scheme " + schemes;
+  summary.resize(std::min(summary.size(), agreement_bytes - sizeof(std::uint32_t)));
+  return {std::move(summary), crc32c(std::as_bytes(std::span(all)))};
+}
+
+}  // namespace
+
+void check_agreement(Group& group, const std::vector<Bucket>& buckets,
+                     const std::string& settings) {
+  const Agreement mine = describe(buckets, settings);
+  std::vector<std::byte> message(sizeof mine.checksum + mine.summary.size());
+  std::memcpy(message.data(), &mine.checksum, sizeof mine.checksum);
+  std::memcpy(message.data() + sizeof mine.checksum, mine.summary.data(), mine.summary.size());
+  const auto ranks = static_cast<std::size_t>(group.size());
+  std::vector<std::byte> slots(ranks * agreement_bytes);
+  std::vector<std::size_t> sizes(ranks);
+  group.all_gather(message, agreement_bytes, slots, sizes, {}).wait();
+  const auto of_rank = [&](std::size_t rank) {
+    return std::string(reinterpret_cast<const char*>(slots.data() + rank * agreement_bytes),
+                       sizes[rank]);
+  };
+  const std::string first = of_rank(0);
+  for (std::size_t rank = 1; rank < ranks; ++rank) {
+    const std::string other = of_rank(rank);
+    if (other == first) continue;
+    const std::string a = first.substr(sizeof mine.checksum),
+                      b = other.substr(sizeof mine.checksum);
+    fail("rank ", group.rank(), ": rank ", rank,
+         " was set up otherwise than rank 0; rank 0 has: ", a, "; rank ", rank,
+         " has: ", a == b ? "the same in sum, but other parameter names or sizes" : b,
+         "; start all ranks with the same model and options");
+  }
+}
+
+}  // namespace thinwire
