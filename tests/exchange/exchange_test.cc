@@ -95,6 +95,17 @@ TEST(Exchange, EveryFlippedByteOfAFrameIsFound) {
   }
 }
 
+// Every bucket counts, not only the last one.
+TEST(Exchange, AnotherNameInAnEarlierBucketIsNamed) {
+  run_local(2, [](Group& group) {
+    const std::string name = group.rank() == 1 ? "other" : "first";
+    const std::vector<Bucket> buckets = {Bucket::single(0, name, 10), Bucket::single(1, "last", 9)};
+    const std::string text =
+        error_of([&] { Exchange exchange(group, buckets, Config::parse("dense")); });
+    EXPECT_NE(text.find("other parameter names"), std::string::npos) << text;
+  });
+}
+
 TEST(Exchange, AnotherConfigurationIsNamed) {
   const auto try_with = [](const std::string& odd, const std::vector<Bucket>& odd_buckets,
                            const std::string& expected) {

@@ -160,6 +160,26 @@ TEST(Dgc, MomentumCorrectionIsThePapers) {
   }
 }
 
+// Factor masking: what is sent loses its momentum, unless it is switched off.
+TEST(Dgc, MaskingIsAChoice) {
+  for (const bool mask : {true, false}) {
+    run_local(1, [&](Group& group) {
+      Exchange exchange(
+          group, {Bucket::single(0, "w", 100)},
+          Config::parse(std::string("dgc:density=0.01,values=f32,select=exact,mask=") +
+                        (mask ? "on" : "off")));
+      std::vector<float> g(100, 0.25f);
+      g[42] = 8;
+      exchange.submit(0, g);
+      exchange.finish();
+      EXPECT_EQ(g[42], 8.0f);
+      const State state = state_of(exchange);
+      EXPECT_EQ(state.at("w/u").values[42], mask ? 0.0f : 8.0f);
+      EXPECT_EQ(state.at("w/v").values[42], 0.0f);
+    });
+  }
+}
+
 // Local clipping: each rank's norm is at most clip / sqrt(N), by all buckets together or by each.
 TEST(Dgc, ClipsByTheGlobalNorm) {
   const std::vector<Bucket> buckets = {Bucket::single(0, "a", 300), Bucket::single(1, "b", 50)};
