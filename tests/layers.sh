@@ -6,6 +6,7 @@ declare -A may=(
   [core]="core" [wire]="core wire" [kernels]="core kernels" [memory]="core kernels memory"
   [compress]="core wire kernels memory compress" [comm]="core kernels comm"
   [exchange]="core wire kernels memory compress comm exchange"
+  [delay]="core kernels compress comm exchange delay"
 )
 bad=0
 for layer in "${!may[@]}"; do

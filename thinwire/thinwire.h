@@ -16,5 +16,6 @@
 #include "thinwire/exchange/kind.h"        // how their bytes meet: "split", "server:2"
 #include "thinwire/exchange/exchange.h"    // averages the buckets of a model, step by step
 #include "thinwire/exchange/replicas.h"    // are all workers' weights still the same?
+#include "thinwire/delay/delayed.h"        // training that does not wait for the link: delayed averaging
 #include "thinwire/kernels/sgd.h"          // the optimizer half of DGC: weight decay with its own momentum
 // clang-format on

@@ -1,0 +1,217 @@
+// delayed.cc: when rounds are closed and taken in.
+// SPDX-License-Identifier: Apache-2.0
+#include "thinwire/delay/delayed.h"
+
+#include <algorithm>
+#include <cmath>
+#include <utility>
+
+#include "thinwire/compress/registry.h"
+#include "thinwire/core/error.h"
+
+namespace thinwire {
+namespace {
+
+// Rounds after which a measured delay is settled: enough to see a link's jitter.
+constexpr std::uint64_t measured_rounds = 8;
+
+// The buckets of the moments follow those of the weights, under names of their own.
+std::vector<Bucket> with_moments(std::vector<Bucket> buckets, bool moments) {
+  if (!moments) return buckets;
+  const std::size_t count = buckets.size();
+  for (std::size_t i = 0; i < count; ++i) {
+    Bucket bucket = buckets[i];
+    bucket.id = static_cast<std::uint16_t>(count + i);
+    for (Parameter& parameter : bucket.parameters) parameter.name += "/moment";
+    buckets.push_back(std::move(bucket));
+  }
+  return buckets;
+}
+
+void check_scheme(const Config& config, const DelayOptions& options) {
+  if (config.scheme == "signum")
+    fail(
+        "delay: scheme signum gives the sign of a vote, not a mean of updates; take another "
+        "scheme");
+  const auto momentum = config.options.find("momentum");
+  const bool without = momentum != config.options.end() && std::stod(momentum->second) == 0;
+  if (keeps_momentum(config) && !without)
+    fail("delay: scheme ", config.str(),
+         " accumulates momentum itself, but the updates that travel have the optimizer's already; "
+         "give it momentum=0, or take another scheme");
+  if (options.book_b && config.scheme != "dense" && !keeps_residual(config))
+    fail(
+        "delay: book=b leaves what was not sent in the worker's own model until it is sent, and "
+        "scheme ",
+        config.str(), " forgets it; take book=a, or a scheme with a residual");
+}
+
+}  // namespace
+
+DelayedAverage::DelayedAverage(Group& group, const std::vector<Bucket>& buckets,
+                               const Arrays& weights, const Config& config,
+                               const DelayOptions& options, const Arrays& moments, Replay replay)
+    : group_(group),
+      buckets_(with_moments(buckets, !moments.empty())),
+      weights_(weights),
+      moments_(moments),
+      options_(options),
+      replay_(std::move(replay)),
+      delay_(options.delay) {
+  options.check();
+  check_scheme(config, options);
+  if (weights.size() != buckets.size() || (!moments.empty() && moments.size() != buckets.size()))
+    fail("delay: expected ", buckets.size(), " arrays, got ", weights.size(), " of weights and ",
+         moments.size(), " of moments");
+  if (published() && (!replay_ || !moments.empty()))
+    fail(
+        "delay: the published correction is for SGD, whose step it repeats for the anchor; take "
+        "ledger or pull with Adam");
+  for (std::size_t b = 0; b < buckets.size(); ++b) {
+    if (published())
+      published_.emplace_back(buckets_[b], weights[b]);
+    else
+      ledgers_.emplace_back(options, buckets_[b], weights[b]);
+  }
+  // Moments have no stability to lose: they follow the plain ledger whatever the weights do.
+  DelayOptions plain = options;
+  if (options.correction != Correction::none) plain.correction = Correction::ledger;
+  plain.share = 1;
+  plain.clip = plain.rate = 0;
+  for (std::size_t b = 0; b < moments.size(); ++b)
+    ledgers_.emplace_back(plain, buckets_[buckets.size() + b], moments[b]);
+  rounds_ =
+      std::make_unique<Rounds>(group, buckets_, config, options.rounds_in_flight(), options.book_b);
+}
+
+void DelayedAverage::correct(const Arrays& gradients) {
+  if (!published()) fail("delay: correct() is for the published correction");
+  for (std::size_t b = 0; b < published_.size(); ++b) published_[b].add(gradients[b]);
+  advance(true, &gradients);
+}
+
+void DelayedAverage::finish_step(bool take_part) {
+  if (!published()) advance(take_part, nullptr);  // else correct() has done it
+}
+
+// First makes room in flight; what is due without delay comes after.
+void DelayedAverage::advance(bool take_part, const Arrays* gradients) {
+  if (step_ == 0) first_step_ = std::chrono::steady_clock::now();
+  ++step_;
+  take_in_due(gradients);
+  if (step_ - opened_ >= options_.local_steps) close_round(take_part);
+  take_in_due(gradients);
+}
+
+void DelayedAverage::drain() {
+  Message gradients = room();  // what the published correction would give to a further step
+  Arrays views(gradients.begin(), gradients.end());
+  const Arrays* const further = published() ? &views : nullptr;
+  while (!closed_.empty()) take_in(further);
+  close_round(true);  // steps since the last, and what some worker missed to send
+  take_in(further);
+  for (Ledger& ledger : ledgers_) ledger.come_home();
+  for (Published& books : published_) books.come_home();
+}
+
+Message DelayedAverage::room() const {
+  Message message;
+  for (const Bucket& bucket : buckets_) message.emplace_back(bucket.elements());
+  return message;
+}
+
+void DelayedAverage::close_round(bool take_part) {
+  Message message = room();
+  for (std::size_t b = 0; b < ledgers_.size(); ++b) ledgers_[b].close(message[b], take_part);
+  for (std::size_t b = 0; b < published_.size(); ++b) published_[b].close(message[b]);
+  rounds_->start(std::move(message));
+  closed_.push_back({step_, step_ - opened_});
+  opened_ = step_;
+}
+
+void DelayedAverage::take_in_due(const Arrays* gradients) {
+  while (!closed_.empty() && step_ >= closed_.front().at + delay_) take_in(gradients);
+}
+
+void DelayedAverage::take_in(const Arrays* gradients) {
+  Round round = rounds_->take();
+  const Closed closed = closed_.front();
+  closed_.pop_front();
+  std::vector<Ledger::Due> due;
+  for (std::size_t b = 0; b < ledgers_.size(); ++b) {
+    const std::span<const float> own = options_.book_b ? round.own[b] : std::span<const float>();
+    due.push_back(ledgers_[b].acknowledge(round.mean[b], own));
+  }
+  settle(due);
+  for (std::size_t b = 0; b < published_.size(); ++b) {
+    published_[b].acknowledge(round.mean[b], (*gradients)[b]);
+    for (float& value : round.mean[b]) value /= static_cast<float>(closed.steps);
+    for (std::uint64_t step = closed.at - closed.steps; step < closed.at; ++step)
+      replay_(step, b, round.mean[b], published_[b].anchor());
+  }
+  ++acknowledged_;
+  if (options_.measure && acknowledged_ <= measured_rounds) measure(round.seconds);
+}
+
+// One length for the whole model, so that the cut correction keeps its direction.
+void DelayedAverage::settle(std::span<const Ledger::Due> due) {
+  double correction = 0, mean = 0;
+  for (std::size_t b = 0; b < weights_.size() && b < due.size(); ++b) {
+    correction += due[b].correction;
+    mean += due[b].mean;
+  }
+  const double longest = options_.clip * std::sqrt(mean);
+  const double share =
+      options_.clip > 0 && std::sqrt(correction) > longest ? longest / std::sqrt(correction) : 1;
+  for (std::size_t b = 0; b < ledgers_.size(); ++b)
+    ledgers_[b].settle(b < weights_.size() ? share : 1);
+  for (const std::span<float> moments : moments_) {
+    for (float& value : moments) value = std::max(value, 0.0f);  // corrections may overshoot
+  }
+}
+
+// The slowest of the first rounds, in steps, and one for the unexpected; the largest over the ranks.
+// They all come here after the same step.
+void DelayedAverage::measure(double seconds) {
+  slowest_ = std::max(slowest_, seconds);
+  if (acknowledged_ < measured_rounds) return;
+  const std::chrono::duration<double> time = std::chrono::steady_clock::now() - first_step_;
+  const double per_step = time.count() / static_cast<double>(step_ > 1 ? step_ - 1 : 1);
+  float steps[] = {static_cast<float>(std::ceil(slowest_ / std::max(per_step, 1e-9)) + 1)};
+  const auto lock = rounds_->hold();
+  group_.all_reduce(std::as_writable_bytes(std::span(steps)), DType::f32, ReduceOp::max, {}).wait();
+  delay_ = std::min(options_.delay, static_cast<std::uint64_t>(steps[0]));
+}
+
+std::span<float> DelayedAverage::anchor(std::size_t bucket) {
+  return published() ? published_[bucket].anchor() : ledgers_[bucket].anchor();
+}
+
+void DelayedAverage::swap_anchor() {
+  for (std::size_t b = 0; b < weights_.size(); ++b)
+    std::ranges::swap_ranges(anchor(b), weights_[b]);
+}
+
+void DelayedAverage::visit_state(StateVisitor& visitor) {
+  const auto number = [&](const std::string& name, std::uint64_t& value) {
+    auto real = static_cast<double>(value);
+    visitor.number(name, real, Share::replicated);
+    value = static_cast<std::uint64_t>(real);
+  };
+  number("delay/delay", delay_);
+  number("delay/step", step_);
+  number("delay/opened", opened_);
+  number("delay/acknowledged", acknowledged_);
+  std::uint64_t rounds = closed_.size();
+  number("delay/in_flight", rounds);
+  closed_.resize(rounds);
+  for (std::size_t r = 0; r < closed_.size(); ++r) {
+    number("delay/closed" + std::to_string(r), closed_[r].at);
+    number("delay/steps" + std::to_string(r), closed_[r].steps);
+  }
+  for (Ledger& ledger : ledgers_) ledger.visit_state(visitor);
+  for (Published& books : published_) books.visit_state(visitor);
+  rounds_->visit_state(visitor);
+}
+
+}  // namespace thinwire

@@ -1,0 +1,137 @@
+// ledger.cc: the arithmetic of delayed averaging, array by array.
+// SPDX-License-Identifier: Apache-2.0
+#include "thinwire/delay/ledger.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "thinwire/core/error.h"
+#include "thinwire/core/parallel.h"
+#include "thinwire/kernels/norm.h"
+
+namespace thinwire {
+namespace {
+
+// Elements are independent of each other: pieces of a size that fits a cache.
+template <typename Body>
+void for_elements(std::size_t count, Body body) {
+  constexpr std::size_t piece = std::size_t{1} << 16;
+  parallel_for((count + piece - 1) / piece, [&](std::size_t i) {
+    const std::size_t end = std::min(count, (i + 1) * piece);
+    for (std::size_t at = i * piece; at < end; ++at) body(at);
+  });
+}
+
+}  // namespace
+
+Ledger::Ledger(const DelayOptions& options, Bucket bucket, std::span<float> weights)
+    : options_(options),
+      bucket_(std::move(bucket)),
+      weights_(weights),
+      anchor_(weights.begin(), weights.end()),
+      start_(anchor_),
+      due_(weights.size()) {
+  if (options.correction == Correction::published)
+    fail("ledger: the published correction works on gradients, not on weights");
+  if (bucket_.elements() != weights.size())
+    fail("ledger: expected ", bucket_.elements(), " weights, got ", weights.size());
+  if (options.book_b) held_.resize(weights.size());
+}
+
+std::vector<float> Ledger::fresh() {
+  if (spare_.empty()) return std::vector<float>(weights_.size());
+  std::vector<float> array = std::move(spare_.back());
+  spare_.pop_back();
+  return array;
+}
+
+void Ledger::close(std::span<float> message, bool take_part) {
+  if (message.size() != weights_.size())
+    fail("ledger: expected room for ", weights_.size(), " values, got ", message.size());
+  std::vector<float> kept = fresh();
+  float* const w = weights_.data();
+  const auto share =
+      static_cast<float>(options_.correction == Correction::none ? 0 : options_.share);
+  const bool pull = options_.correction == Correction::pull;
+  for_elements(message.size(), [&](std::size_t i) {
+    const float update = take_part ? w[i] - start_[i] : 0;
+    message[i] = update;
+    if (take_part && share != 1) w[i] = start_[i] + share * update;
+    if (take_part) start_[i] = w[i];
+    kept[i] = pull ? start_[i] : share * update;
+  });
+  kept_.push_back(std::move(kept));
+}
+
+Ledger::Due Ledger::acknowledge(std::span<const float> mean, std::span<const float> own) {
+  if (kept_.empty()) fail("ledger: an acknowledgement came, but no round is in flight");
+  if (mean.size() != weights_.size() || (options_.book_b && own.size() != weights_.size()))
+    fail("ledger: expected ", weights_.size(), " values, got ", mean.size());
+  std::vector<float> kept = std::move(kept_.front());
+  kept_.pop_front();
+  Due result;
+  if (options_.clip > 0) result.mean = squared_norm(mean.data(), mean.size());
+  const bool pull = options_.correction == Correction::pull;
+  const auto rate = static_cast<float>(options_.pull_rate());
+  const bool book_b = options_.book_b;
+  for_elements(mean.size(), [&](std::size_t i) {
+    anchor_[i] += mean[i];
+    if (pull) {
+      due_[i] += rate * (anchor_[i] - kept[i]);
+    } else {
+      if (book_b) held_[i] += kept[i] - own[i];
+      due_[i] += mean[i] - (book_b ? own[i] : kept[i]);
+    }
+  });
+  if (options_.clip > 0) result.correction = squared_norm(due_.data(), due_.size());
+  spare_.push_back(std::move(kept));
+  return result;
+}
+
+void Ledger::settle(double share) {
+  const auto part = static_cast<float>(share);
+  float* const w = weights_.data();
+  for_elements(due_.size(), [&](std::size_t i) {
+    const float made = part * due_[i];
+    w[i] += made;
+    start_[i] += made;
+    due_[i] -= made;
+  });
+}
+
+void Ledger::come_home() {
+  if (!kept_.empty()) fail("ledger: ", kept_.size(), " rounds are still in flight");
+  for_elements(weights_.size(), [&](std::size_t i) {
+    weights_[i] = held_.empty() ? anchor_[i] : anchor_[i] + held_[i];
+    start_[i] = weights_[i];
+    due_[i] = 0;
+  });
+}
+
+std::vector<double> Ledger::lead() const {
+  std::vector<double> sum(weights_.size());
+  for (std::size_t i = 0; i < sum.size(); ++i) {
+    sum[i] = static_cast<double>(weights_[i]) - start_[i] - due_[i];
+    if (!held_.empty()) sum[i] += held_[i];
+    for (const std::vector<float>& kept : kept_) sum[i] += kept[i];
+  }
+  return sum;
+}
+
+void Ledger::visit_state(StateVisitor& visitor) {
+  const auto visit = [&](const std::string& name, std::span<float> values, Share share) {
+    visit_by_parameter(visitor, bucket_, name, values, share);
+  };
+  visit("anchor", anchor_, Share::replicated);
+  visit("own", weights_, Share::local);
+  visit("start", start_, Share::local);
+  visit("due", due_, Share::local);
+  if (!held_.empty()) visit("held", held_, Share::local);
+  auto rounds = static_cast<double>(kept_.size());
+  visitor.number("delay/" + std::to_string(bucket_.id) + "/rounds", rounds, Share::local);
+  while (kept_.size() < static_cast<std::size_t>(rounds)) kept_.push_back(fresh());
+  for (std::size_t r = 0; r < kept_.size(); ++r)
+    visit("kept" + std::to_string(r), kept_[r], Share::local);
+}
+
+}  // namespace thinwire

@@ -1,0 +1,74 @@
+// ledger.h: one worker's books on one array of weights under delayed averaging. No communication
+// here: rounds are closed, and acknowledged with the mean of all workers' messages.
+//
+// Two models stand behind each array. The *anchor* x is the sum of all acknowledged means, in order:
+// it depends on received bytes alone and is the same, bit for bit, on every worker. The worker's own
+// weights w run ahead of it by what it did itself since:
+//
+//     ledger   w = x + (own updates not yet acknowledged)
+//     none     w = x + (own updates of the open round)
+//     pull     w follows its own updates, plus a share of x(then) - w(then) for each round
+//
+// What an acknowledgement adds to w beyond its own update sums to zero over the workers: the mean
+// of their models is that of training without delay.
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstddef>
+#include <deque>
+#include <span>
+#include <vector>
+
+#include "thinwire/core/state.h"
+#include "thinwire/core/view.h"
+#include "thinwire/delay/options.h"
+
+namespace thinwire {
+
+class Ledger {
+ public:
+  // `weights` is the caller's, changes in place, and must outlive the ledger. Correction::published
+  // is not for here: it works on gradients (see published.h).
+  Ledger(const DelayOptions& options, Bucket bucket, std::span<float> weights);
+
+  // Ends the open round: `message` becomes what this worker changed in it, and the next round opens.
+  // A worker that misses the round sends zeros; what it did stays open and travels with the next.
+  void close(std::span<float> message, bool take_part = true);
+
+  // The oldest closed round has come back. `mean`: of all workers' messages as they travelled;
+  // `own`: this worker's share of it, for book b (else not read). Returns the squared lengths of the
+  // correction that is now due and of the mean update (0 without clip=); settle() makes it.
+  struct Due {
+    double correction = 0, mean = 0;
+  };
+  Due acknowledge(std::span<const float> mean, std::span<const float> own);
+  // Adds `share` of what is due to the weights; the rest stays due.
+  void settle(double share);
+
+  // After the last acknowledgement: the weights become the anchor (book b: and what the compressor
+  // holds back), to the bit.
+  void come_home();
+
+  std::span<float> anchor() { return anchor_; }
+  std::span<const float> start() const { return start_; }
+  std::size_t in_flight() const { return kept_.size(); }
+  // By element, for the laws: w = anchor + lead (not for pull, whose weights go their own way).
+  std::vector<double> lead() const;
+
+  void visit_state(StateVisitor& visitor);
+
+ private:
+  std::vector<float> fresh();
+
+  DelayOptions options_;
+  Bucket bucket_;
+  std::span<float> weights_;
+  std::vector<float> anchor_;
+  std::vector<float> start_;               // the weights when the open round began, corrected since
+  std::deque<std::vector<float>> kept_;    // by round in flight: own update; pull: where we were
+  std::vector<float> due_;                 // correction not yet made
+  std::vector<float> held_;                // book b: own updates that were not sent yet
+  std::vector<std::vector<float>> spare_;  // arrays to use again
+};
+
+}  // namespace thinwire

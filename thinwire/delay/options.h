@@ -1,0 +1,53 @@
+// options.h: how a delayed average is set: how long a message may be under way, how many local
+// steps it sums up, and how a worker takes the others' progress in when it arrives.
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "thinwire/core/options.h"
+
+namespace thinwire {
+
+enum class Correction : std::uint8_t {
+  ledger,     // own updates leave when the mean of their round arrives: w = anchor + own in flight
+  published,  // Zhu et al. 2021, to the letter: the optimizer gets g - g(then) + mean(then)
+  pull,       // a share of the way from where this worker was then to where the mean was then
+  none,       // own updates wait for the mean like everybody's: plain delayed averaging
+};
+
+struct DelayOptions {
+  std::uint64_t delay = 0;        // D: steps a message may be under way; with `measure`: at most
+  bool measure = false;           // D is what the link needs, found after the first rounds
+  std::uint64_t local_steps = 1;  // K: steps per message
+  Correction correction = Correction::ledger;
+  double share = 1;  // ledger: of its own update that a worker keeps while the message travels
+  double clip = 0;  // ledger, pull: longest correction, in lengths of the mean update; 0: any. What
+                    // is cut off follows with the next.
+  double rate = 0;  // pull: share of the way per round; 0: pull_rate() chooses
+  bool book_b =
+      false;  // ledger, with a compressor: only what was sent leaves on arrival, what it kept
+              // back stays in this worker's model
+
+  // "ledger", "pull:rate=0.02", "ledger:book=b,clip=1"; throws an Error with the choices.
+  void parse_correction(std::string_view text);
+  // The same form back, defaults left out.
+  std::string correction_str() const;
+  // "20", "auto:20"; throws an Error with the forms.
+  void parse_delay(std::string_view text);
+  std::string delay_str() const;
+  // Throws an Error that says which settings clash.
+  void check() const;
+
+  // Messages under way at once.
+  std::uint64_t rounds_in_flight() const;
+  double pull_rate() const;
+
+  // What parse_correction() understands, for help texts.
+  static const std::vector<Option>& known();
+};
+
+}  // namespace thinwire

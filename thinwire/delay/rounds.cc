@@ -1,0 +1,402 @@
+// rounds.cc: one thread that carries rounds of messages from encoding to their means.
+// SPDX-License-Identifier: Apache-2.0
+#include "thinwire/delay/rounds.h"
+
+#include <algorithm>
+#include <condition_variable>
+#include <deque>
+#include <exception>
+#include <thread>
+#include <utility>
+
+#include "thinwire/compress/registry.h"
+#include "thinwire/core/error.h"
+#include "thinwire/exchange/agreement.h"
+#include "thinwire/kernels/norm.h"
+
+namespace thinwire {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+// How often collectives under way are looked at: short beside any link that delay is for.
+constexpr auto glance = std::chrono::microseconds(300);
+
+double seconds_since(Clock::time_point start) {
+  return std::chrono::duration<double>(Clock::now() - start).count();
+}
+
+bool gathers(const Leg& leg) { return leg.reduction == Reduction::gather; }
+
+}  // namespace
+
+class Rounds::Engine {
+ public:
+  Engine(Group& group, const std::vector<Bucket>& buckets, const Config& config, std::size_t depth,
+         bool own)
+      : group_(group), depth_(depth), own_(own) {
+    const Site site{group.rank(), group.size()};
+    Site reader{0, 1};
+    reader.sends = false;
+    for (const Bucket& bucket : buckets) {
+      Lane lane{bucket, make_compressor(config, bucket, site), nullptr};
+      if (own) lane.reader = make_compressor(config, bucket, reader);
+      if (depth > 1 && lane.compressor->rounds() > 1)
+        fail("delay: scheme ", config.str(), " needs ", lane.compressor->rounds(),
+             " collectives for a message, each with the result of the one before, so that only one "
+             "message can be under way: take at least as many local steps as the delay has, or "
+             "another scheme");
+      lanes_.push_back(std::move(lane));
+    }
+    check_agreement(group, buckets, config.str() + ", delayed, depth " + std::to_string(depth));
+    before_ = group.traffic();
+    thread_ = std::thread([this] { run(); });
+  }
+
+  ~Engine() {
+    {
+      const std::lock_guard lock(mutex_);
+      closing_ = true;
+    }
+    wake_.notify_all();
+    thread_.join();
+  }
+  Engine(const Engine&) = delete;
+  Engine& operator=(const Engine&) = delete;
+
+  void start(Message message) {
+    {
+      const std::lock_guard lock(mutex_);
+      if (error_) std::rethrow_exception(error_);
+      if (under_way_ >= depth_)
+        fail("rank ", group_.rank(), ": ", under_way_, " rounds are under way; take() one first");
+      if (message.size() != lanes_.size())
+        fail("delay: expected a message of ", lanes_.size(), " buckets, got ", message.size());
+      queue_.push_back({std::move(message), Clock::now()});
+      ++under_way_;
+    }
+    wake_.notify_all();
+  }
+
+  bool ready() const {
+    const std::lock_guard lock(mutex_);
+    return !ready_.empty() || error_;
+  }
+
+  Round take() {
+    const auto begin = Clock::now();
+    std::unique_lock lock(mutex_);
+    if (under_way_ == 0) fail("rank ", group_.rank(), ": take() without a round under way");
+    done_.wait(lock, [this] { return !ready_.empty() || error_; });
+    if (ready_.empty()) std::rethrow_exception(error_);
+    Round round = std::move(ready_.front());
+    ready_.pop_front();
+    --under_way_;
+    report_.wait_seconds += seconds_since(begin);
+    wake_.notify_all();
+    return round;
+  }
+
+  std::size_t in_flight() const {
+    const std::lock_guard lock(mutex_);
+    return under_way_;
+  }
+
+  std::unique_lock<std::mutex> hold() {
+    {
+      std::unique_lock lock(mutex_);
+      done_.wait(lock, [this] { return (queue_.empty() && !launching_) || error_; });
+      if (error_) std::rethrow_exception(error_);
+    }
+    return std::unique_lock(group_mutex_);
+  }
+
+  Report report() const {
+    const std::lock_guard lock(mutex_);
+    Report report = report_;
+    const Traffic now = group_.traffic();
+    report.traffic = {now.sent - before_.sent, now.received - before_.received,
+                      now.collectives - before_.collectives};
+    return report;
+  }
+
+  void observe(Observer observer) {
+    const std::lock_guard lock(mutex_);
+    observer_ = std::move(observer);
+  }
+
+  void visit_state(StateVisitor& visitor) {
+    {
+      std::unique_lock lock(mutex_);
+      ahead_ = depth_;
+      wake_.notify_all();
+      done_.wait(lock, [this] { return ready_.size() == under_way_ || error_; });
+      ahead_ = 1;
+      if (error_) std::rethrow_exception(error_);
+    }
+    auto number = static_cast<double>(round_), count = static_cast<double>(ready_.size());
+    visitor.number("delay/round", number, Share::replicated);
+    visitor.number("delay/arrived", count, Share::replicated);
+    round_ = static_cast<std::uint64_t>(number);
+    while (ready_.size() < static_cast<std::size_t>(count)) ready_.push_back(room());
+    under_way_ = ready_.size();
+    for (std::size_t r = 0; r < ready_.size(); ++r) {
+      for (std::size_t b = 0; b < lanes_.size(); ++b) {
+        const std::string name = std::to_string(r);
+        const Bucket& bucket = lanes_[b].bucket;
+        visit_by_parameter(visitor, bucket, "mean" + name, ready_[r].mean[b], Share::replicated);
+        if (own_)
+          visit_by_parameter(visitor, bucket, "sent" + name, ready_[r].own[b], Share::local);
+      }
+    }
+    for (Lane& lane : lanes_) lane.compressor->visit_state(visitor);
+  }
+
+ private:
+  struct Lane {
+    Bucket bucket;
+    std::unique_ptr<Compressor> compressor, reader;
+  };
+  struct Queued {
+    Message message;
+    Clock::time_point begin;
+  };
+  // One bucket of a round on its way.
+  struct Passage {
+    Leg leg;
+    std::vector<float> values;  // the message, in the end the mean
+    std::vector<std::byte> payload, slots;
+    std::vector<std::size_t> sizes;
+    Pending pending;
+    Clock::time_point issued;
+  };
+  struct Flight {
+    std::uint64_t round = 0;
+    std::vector<Passage> passages;
+    Message own;
+    double squared_norm = 0;
+    Clock::time_point begin;
+    bool there = false;
+    double seconds = 0;  // from begin until it was there
+  };
+
+  Round room() const {
+    Round round;
+    for (const Lane& lane : lanes_) round.mean.emplace_back(lane.bucket.elements());
+    if (own_) round.own = round.mean;
+    return round;
+  }
+
+  std::string where(std::uint64_t round, std::size_t bucket) const {
+    return "rank " + std::to_string(group_.rank()) + ", round " + std::to_string(round) +
+           ", bucket " + std::to_string(bucket);
+  }
+
+  void run() {
+    try {
+      std::unique_lock lock(mutex_);
+      while (!closing_) {
+        if (!queue_.empty()) {
+          Queued next = std::move(queue_.front());
+          queue_.pop_front();
+          launching_ = true;
+          lock.unlock();
+          launch(std::move(next));
+          lock.lock();
+          launching_ = false;
+          done_.notify_all();
+        } else if (!flights_.empty() && flights_.front().there && ready_.size() < ahead_) {
+          lock.unlock();
+          land();
+          lock.lock();
+        } else if (std::ranges::any_of(flights_,
+                                       [](const Flight& flight) { return !flight.there; })) {
+          lock.unlock();
+          look();
+          lock.lock();
+          if (queue_.empty() && !closing_) wake_.wait_for(lock, glance);
+        } else {
+          wake_.wait(lock);
+        }
+      }
+    } catch (...) {
+      const std::lock_guard lock(mutex_);
+      error_ = std::current_exception();
+      done_.notify_all();
+    }
+    flights_.clear();
+  }
+
+  // Moves the collectives on, and notes which rounds are there.
+  void look() {
+    const std::lock_guard group(group_mutex_);
+    for (Flight& flight : flights_) {
+      if (flight.there) continue;
+      flight.there = std::ranges::all_of(flight.passages,
+                                         [](Passage& passage) { return passage.pending.done(); });
+      flight.seconds = seconds_since(flight.begin);
+    }
+  }
+
+  void launch(Queued next) {
+    const std::lock_guard group(group_mutex_);
+    Flight flight;
+    flight.round = round_++;
+    flight.begin = next.begin;
+    flight.passages.resize(lanes_.size());
+    for (const auto& values : next.message)
+      flight.squared_norm += squared_norm(values.data(), values.size());
+    for (std::size_t b = 0; b < lanes_.size(); ++b)
+      flight.passages[b].values = std::move(next.message[b]);
+    if (own_) flight.own.resize(lanes_.size());
+    flights_.push_back(std::move(flight));  // first: collectives keep pointers into it
+    for (std::size_t b = 0; b < lanes_.size(); ++b) encode(flights_.back(), b, 0);
+  }
+
+  void encode(Flight& flight, std::size_t b, int leg_number) {
+    Lane& lane = lanes_[b];
+    Passage& passage = flight.passages[b];
+    const Turn turn{flight.round, leg_number, {}, flight.squared_norm};
+    passage.leg = lane.compressor->leg(flight.round, leg_number);
+    const auto begin = Clock::now();
+    Bytes out;
+    if (passage.leg.in_place) {
+      out = {reinterpret_cast<std::byte*>(passage.values.data()), passage.leg.bytes};
+    } else {
+      passage.payload.resize(passage.leg.bytes);
+      out = passage.payload;
+    }
+    const std::size_t bytes = lane.compressor->encode(turn, passage.values, out);
+    if (own_ && leg_number == 0) keep_own(flight, b, out, bytes);
+    tell("encode", b, begin, &Report::encode_seconds);
+    {
+      const std::lock_guard lock(mutex_);
+      report_.payload_bytes += bytes;
+      if (leg_number == 0) report_.dense_bytes += passage.values.size() * sizeof(float);
+      if (leg_number == 0 && b == 0) ++report_.steps;
+    }
+    passage.issued = Clock::now();
+    if (gathers(passage.leg)) {
+      passage.slots.resize(passage.leg.bytes * static_cast<std::size_t>(group_.size()));
+      passage.sizes.resize(static_cast<std::size_t>(group_.size()));
+      passage.pending =
+          group_.all_gather(out.first(bytes), passage.leg.bytes, passage.slots, passage.sizes, {});
+    } else {
+      const bool sum = passage.leg.reduction == Reduction::sum;
+      passage.pending =
+          group_.all_reduce(out, passage.leg.dtype, sum ? ReduceOp::sum : ReduceOp::max, {});
+    }
+  }
+
+  // What this rank's bytes say, read as the only worker's.
+  void keep_own(Flight& flight, std::size_t b, Bytes out, std::size_t bytes) {
+    const Passage& passage = flight.passages[b];
+    flight.own[b] = passage.values;
+    if (passage.leg.in_place) return;
+    const std::size_t sizes[] = {bytes};
+    Inbox inbox;
+    inbox.data = out;
+    if (gathers(passage.leg)) {
+      inbox.slot_bytes = passage.leg.bytes;
+      inbox.sizes = sizes;
+    }
+    check(lanes_[b].reader->decode({flight.round, 0, {}, 0}, inbox, flight.own[b]), inbox,
+          flight.round, b);
+  }
+
+  void land() {
+    Flight& flight = flights_.front();
+    {
+      const std::lock_guard group(group_mutex_);
+      for (std::size_t b = 0; b < lanes_.size(); ++b) {
+        const int legs = lanes_[b].compressor->rounds();
+        for (int leg = 0; leg < legs; ++leg) {
+          if (leg > 0) encode(flight, b, leg);
+          flight.passages[b].pending.wait();
+          decode(flight, b, leg);
+        }
+      }
+    }
+    Round round;
+    for (Passage& passage : flight.passages) round.mean.push_back(std::move(passage.values));
+    round.own = std::move(flight.own);
+    round.seconds = flight.seconds;
+    flights_.pop_front();
+    const std::lock_guard lock(mutex_);
+    ready_.push_back(std::move(round));
+    done_.notify_all();
+  }
+
+  void decode(Flight& flight, std::size_t b, int leg_number) {
+    Passage& passage = flight.passages[b];
+    tell("exchange", b, passage.issued, nullptr);
+    const auto begin = Clock::now();
+    Inbox inbox;
+    if (gathers(passage.leg)) {
+      inbox.data = passage.slots;
+      inbox.slot_bytes = passage.leg.bytes;
+      inbox.sizes = passage.sizes;
+    } else if (passage.leg.in_place) {
+      inbox.data = {reinterpret_cast<const std::byte*>(passage.values.data()), passage.leg.bytes};
+    } else {
+      inbox.data = passage.payload;
+    }
+    const Turn turn{flight.round, leg_number, {}, flight.squared_norm};
+    check(lanes_[b].compressor->decode(turn, inbox, passage.values), inbox, flight.round, b);
+    tell("decode", b, begin, &Report::decode_seconds);
+  }
+
+  void check(const Status& status, const Inbox& inbox, std::uint64_t round, std::size_t b) const {
+    if (status.ok()) return;
+    if (status.code == Code::skipped)
+      fail(where(round, b),
+           ": some worker's update is not finite: the training has diverged; take "
+           "a smaller learning rate or delay, and restart from a checkpoint");
+    fail(where(round, b),
+         inbox.culprit < 0 ? "" : ", bytes from rank " + std::to_string(inbox.culprit), ": ",
+         status.what, "; restart from the last checkpoint");
+  }
+
+  void tell(const char* stage, std::size_t b, Clock::time_point begin, double Report::*where) {
+    const std::lock_guard lock(mutex_);
+    if (where) report_.*where += seconds_since(begin);
+    if (observer_) observer_({stage, lanes_[b].bucket.id, begin, Clock::now()});
+  }
+
+  Group& group_;
+  const std::size_t depth_;
+  const bool own_;
+  Traffic before_;
+  std::vector<Lane> lanes_;
+  std::uint64_t round_ = 0;
+  std::deque<Flight> flights_;  // the thread's
+
+  std::mutex group_mutex_;  // before mutex_ where both are taken
+  mutable std::mutex mutex_;
+  std::condition_variable wake_, done_;
+  std::deque<Queued> queue_;
+  std::deque<Round> ready_;
+  std::size_t under_way_ = 0;
+  std::size_t ahead_ = 1;  // rounds decoded before they are wanted
+  bool launching_ = false, closing_ = false;
+  std::exception_ptr error_;
+  Report report_;
+  Observer observer_;
+  std::thread thread_;
+};
+
+Rounds::Rounds(Group& group, const std::vector<Bucket>& buckets, const Config& config,
+               std::size_t depth, bool own)
+    : engine_(std::make_unique<Engine>(group, buckets, config, depth, own)) {}
+Rounds::~Rounds() = default;
+
+void Rounds::start(Message message) { engine_->start(std::move(message)); }
+bool Rounds::ready() const { return engine_->ready(); }
+Round Rounds::take() { return engine_->take(); }
+std::size_t Rounds::in_flight() const { return engine_->in_flight(); }
+std::unique_lock<std::mutex> Rounds::hold() { return engine_->hold(); }
+Report Rounds::report() const { return engine_->report(); }
+void Rounds::observe(Observer observer) { engine_->observe(std::move(observer)); }
+void Rounds::visit_state(StateVisitor& visitor) { engine_->visit_state(visitor); }
+
+}  // namespace thinwire

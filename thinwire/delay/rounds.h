@@ -1,0 +1,63 @@
+// rounds.h: carries the messages of delayed averaging in the background. Several rounds may be under
+// way at once; they start, and arrive, in one order on all ranks. A thread of its own encodes them,
+// issues the collectives, and decodes the oldest when it is there.
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <chrono>
+#include <cstddef>
+#include <memory>
+#include <mutex>
+#include <vector>
+
+#include "thinwire/comm/group.h"
+#include "thinwire/core/options.h"
+#include "thinwire/core/state.h"
+#include "thinwire/core/view.h"
+#include "thinwire/exchange/exchange.h"
+
+namespace thinwire {
+
+// A message: one array per bucket.
+using Message = std::vector<std::vector<float>>;
+
+struct Round {
+  Message mean;        // over the workers
+  Message own;         // this worker's part as it travelled; only where asked for
+  double seconds = 0;  // from start() to arrival
+};
+
+class Rounds {
+ public:
+  // At most `depth` rounds are under way at once; more than one only for schemes of a single
+  // collective. `own`: hand back this worker's part too. The group must outlive this, and others may
+  // use it under hold() only.
+  Rounds(Group& group, const std::vector<Bucket>& buckets, const Config& config, std::size_t depth,
+         bool own);
+  ~Rounds();
+  Rounds(const Rounds&) = delete;
+  Rounds& operator=(const Rounds&) = delete;
+
+  // Hands a message over; returns at once.
+  void start(Message message);
+  // Whether take() would return at once.
+  bool ready() const;
+  // Waits for the oldest round that was not taken yet. Throws what went wrong with it.
+  Round take();
+  std::size_t in_flight() const;
+
+  // Lets the caller use the group: all rounds that were started have issued their collectives, so
+  // that ranks which call this after the same rounds agree on the order.
+  std::unique_lock<std::mutex> hold();
+
+  Report report() const;
+  void observe(Observer observer);
+  // Waits for all rounds under way, whose means belong to the state.
+  void visit_state(StateVisitor& visitor);
+
+ private:
+  class Engine;
+  std::unique_ptr<Engine> engine_;
+};
+
+}  // namespace thinwire
