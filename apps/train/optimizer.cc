@@ -48,7 +48,7 @@ Optimizer::Optimizer(const Settings& settings, const std::vector<Bucket>& bucket
     return;
   }
   const Scheme& scheme = find_scheme(settings.config.scheme);
-  inside_ = keeps_momentum(settings.config);
+  inside_ = keeps_momentum(settings.config) && !settings.delayed;
   rule_.decay = static_cast<float>(settings.decay);
   rule_.momentum = static_cast<float>(settings.momentum.value_or(usual_momentum));
   rule_.nesterov = settings.nesterov;

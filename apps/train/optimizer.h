@@ -31,6 +31,9 @@ class Optimizer {
             std::span<float> weights);
   void visit_state(StateVisitor& visitor, const std::vector<Bucket>& buckets);
 
+  bool adam() const { return adam_.has_value(); }
+  std::span<float> second_moment(std::size_t bucket) { return moments_[bucket].second; }
+
  private:
   // Adam's memory of a bucket. Skipped steps are no updates, so these are counted here.
   struct Moments {

@@ -42,6 +42,14 @@ std::string time_cell(const Row& row, const char* key) {
 
 std::string ratio_text(double ratio) { return printed(ratio < 100 ? "%.1fx" : "%.0fx", ratio); }
 
+std::string delay_text(const Settings& settings) {
+  if (!settings.delayed) return "";
+  const DelayOptions& delay = *settings.delayed;
+  return "delayed averaging: messages of " + std::to_string(delay.local_steps) +
+         (delay.local_steps == 1 ? " step, " : " steps, ") + delay.delay_str() +
+         " steps under way, correction " + delay.correction_str() + "\n";
+}
+
 void print_cells(const std::vector<std::string>& cells) {
   std::string line;
   for (const std::string& text : cells) line += printed("%11s", text.c_str());
@@ -94,7 +102,8 @@ void Reporter::head(const std::string& engine, int world, std::size_t parameters
             << (world == 1 ? " worker, " : " workers, ") << engine << "\n"
             << "scheme " << settings_.config.str() << ", " << steps << " steps of "
             << static_cast<std::uint64_t>(settings_.batch) * settings_.accumulate
-            << " examples per worker" << (settings_.bf16 ? ", bf16" : "") << "\n\n"
+            << " examples per worker" << (settings_.bf16 ? ", bf16" : "") << "\n"
+            << delay_text(settings_) << "\n"
             << std::flush;
 }
 

@@ -109,6 +109,18 @@ void add_wire(CLI::App& verb, Settings& s) {
       ->capture_default_str();
 }
 
+void add_delay(CLI::App& verb, Settings& s) {
+  verb.add_option("--delay", s.delay,
+                  "Delayed averaging: steps that a message may be under way, or auto:MOST")
+      ->type_name("D");
+  verb.add_option("--local-steps", s.local_steps, "... steps per message; default 1")
+      ->check(CLI::Range(1, 100000))
+      ->type_name("K");
+  verb.add_option("--correction", s.correction,
+                  "... how what arrives is taken in: ledger, published, pull or none")
+      ->type_name("NAME[:KEY=VALUE,...]");
+}
+
 void add_files(CLI::App& verb, Settings& s) {
   verb.add_option("--save", s.save, "Checkpoint, as FILE.rankR, at the end")->type_name("FILE");
   verb.add_option("--save-every", s.save_every, "... and every N steps")
@@ -154,11 +166,15 @@ void hand_over(Config& config, const std::string& flag, const std::string& optio
 void check_scheme(Settings& s) {
   s.config = apps::parse_scheme(s.scheme);
   const Scheme& scheme = find_scheme(s.config.scheme);
-  if (keeps_momentum(s.config)) {
+  if (s.delayed) {
+    // The updates that travel have the optimizer's momentum, and its clipping, already.
+    if (keeps_momentum(s.config) && has_option(scheme, "momentum"))
+      hand_over(s.config, "--delay", "momentum", "0");
+  } else if (keeps_momentum(s.config)) {
     if (s.momentum) hand_over(s.config, "--momentum", "momentum", text_of(*s.momentum));
     if (s.nesterov) hand_over(s.config, "--nesterov", "nesterov", "on");
   }
-  const bool clips = has_option(scheme, "clip");
+  const bool clips = has_option(scheme, "clip") && !s.delayed;
   if (s.clip > 0 && clips) hand_over(s.config, "--clip", "clip", text_of(s.clip));
   s.clip_average = s.clip > 0 && !clips;
   s.config = apps::parse_scheme(s.config.str());
@@ -181,7 +197,7 @@ void check_optimizer(Settings& s) {
     throw BadInput(flag + " has no --momentum and no --nesterov; it has --beta1");
   if (s.epsilon && !(*s.epsilon >= 1e-30))  // 0 / 0 where a gradient was never other than 0
     throw BadInput("--epsilon: expected at least 1e-30, got " + text_of(*s.epsilon));
-  if (!keeps_momentum(s.config)) return;
+  if (!keeps_momentum(s.config) || s.delayed) return;
   if (s.config.scheme == "signum")
     throw BadInput(flag +
                    ": scheme signum gives the sign of a vote, not a gradient, and there is " +
@@ -189,6 +205,31 @@ void check_optimizer(Settings& s) {
   throw BadInput(flag + ": scheme " + s.config.str() +
                  " accumulates momentum itself, and Adam would take the momentum of a momentum; " +
                  "use --optimizer sgd, or a scheme without momentum");
+}
+
+void check_delay(Settings& s) {
+  if (s.delay.empty() && s.correction.empty() && s.local_steps == 0) return;
+  DelayOptions options;
+  try {
+    if (!s.delay.empty()) options.parse_delay(s.delay);
+    if (!s.correction.empty()) options.parse_correction(s.correction);
+    if (s.local_steps > 0) options.local_steps = s.local_steps;
+    options.check_every = s.check_every;
+    options.check();
+  } catch (const Error& error) {
+    throw BadInput(std::string("--delay, --local-steps, --correction: ") + error.what());
+  }
+  if (s.exchange != "auto")
+    throw BadInput("--exchange " + s.exchange +
+                   " and --delay clash: delayed averaging has its own "
+                   "exchange, in which all workers gather or sum; leave --exchange out");
+  if (s.fuse_mb > 0) throw BadInput("--fuse-mb and --delay clash: a message is one already");
+  if (s.optimizer != "sgd" && options.correction == Correction::published)
+    throw BadInput(
+        "--correction published works on gradients and needs --optimizer sgd; take ledger "
+        "or pull with " +
+        s.optimizer);
+  s.delayed = options;
 }
 
 void check_exchange(Settings& s) {
@@ -213,18 +254,25 @@ void check_fault(Settings& s) {
 }  // namespace
 
 std::vector<std::pair<std::string, std::string>> Settings::identity(int world) const {
-  return {{"workers", std::to_string(meeting.workers(world))},
-          {"model", model},
-          {"data", data},
-          {"scheme", config.str()},
-          {"exchange", meeting.str()},
-          {"optimizer", optimizer},
-          {"seed", std::to_string(seed)},
-          {"batch", std::to_string(batch)},
-          {"accumulate", std::to_string(accumulate)},
-          {"sequence", std::to_string(sequence)},
-          {"precision", precision},
-          {"bucket-mb", text_of(bucket_mb)}};
+  std::vector<std::pair<std::string, std::string>> all = {
+      {"workers", std::to_string(meeting.workers(world))},
+      {"model", model},
+      {"data", data},
+      {"scheme", config.str()},
+      {"exchange", meeting.str()},
+      {"optimizer", optimizer},
+      {"seed", std::to_string(seed)},
+      {"batch", std::to_string(batch)},
+      {"accumulate", std::to_string(accumulate)},
+      {"sequence", std::to_string(sequence)},
+      {"precision", precision},
+      {"bucket-mb", text_of(bucket_mb)}};
+  if (delayed) {
+    all.push_back({"delay", delayed->delay_str()});
+    all.push_back({"local-steps", std::to_string(delayed->local_steps)});
+    all.push_back({"correction", delayed->correction_str()});
+  }
+  return all;
 }
 
 void describe(CLI::App& verb, Settings& settings) {
@@ -232,6 +280,7 @@ void describe(CLI::App& verb, Settings& settings) {
   add_length(verb, settings);
   add_optimizer(verb, settings);
   add_wire(verb, settings);
+  add_delay(verb, settings);
   add_files(verb, settings);
 }
 
@@ -241,6 +290,7 @@ void describe_step(CLI::App& verb, Settings& settings) {
 }
 
 void check(Settings& s) {
+  check_delay(s);
   check_scheme(s);
   check_optimizer(s);
   check_exchange(s);

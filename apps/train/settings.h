@@ -13,6 +13,7 @@
 #include "apps/train/schedule.h"
 #include "thinwire/comm/link.h"
 #include "thinwire/core/options.h"
+#include "thinwire/delay/options.h"
 #include "thinwire/exchange/kind.h"
 
 namespace thinwire::train {
@@ -25,6 +26,8 @@ struct Settings {
   int workers = 0;  // 0: those of the job, else 1
   std::string scheme = "dense";
   std::string exchange = "auto";
+  std::string delay, correction;  // empty: not given
+  std::uint64_t local_steps = 0;  // 0: not given
 
   std::uint64_t steps = 0;  // 0: by epochs
   double epochs = 5;
@@ -61,8 +64,9 @@ struct Settings {
   std::string nan_at;  // "STEP,RANK", for tests
 
   // Valid after check().
-  Config config;         // the scheme, with momentum and clipping filled in
-  ExchangeKind meeting;  // --exchange: how what the scheme makes is exchanged
+  Config config;                        // the scheme, with momentum and clipping filled in
+  ExchangeKind meeting;                 // --exchange: how what the scheme makes is exchanged
+  std::optional<DelayOptions> delayed;  // instead of averaging gradients in every step
   Schedule rates;
   std::optional<Link> emulated;
   Engine kind = Engine::gloo;

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cstring>
 #include <fstream>
+#include <map>
 #include <nlohmann/json.hpp>
 #include <set>
 
@@ -19,10 +20,18 @@ constexpr int compute_track = 1;
 constexpr int exchange_track = 2;
 constexpr int first_bucket_track = 10;
 
+constexpr int most_buckets = 1 << 16;  // what bucket numbers have room for
+
+// Collectives of one bucket that overlap, as messages of a delayed average do, get tracks of their
+// own.
+int lane_track(int bucket, int lane) { return first_bucket_track + lane * most_buckets + bucket; }
+
 std::string track_name(int track) {
   if (track == compute_track) return "compute";
   if (track == exchange_track) return "encode, decode";
-  return "exchange of bucket " + std::to_string(track - first_bucket_track);
+  const int lane = (track - first_bucket_track) / most_buckets;
+  return "exchange of bucket " + std::to_string((track - first_bucket_track) % most_buckets) +
+         (lane > 0 ? ", message " + std::to_string(lane + 1) + " under way" : "");
 }
 
 double microseconds(Trace::Time from, Trace::Time to) {
@@ -38,7 +47,21 @@ void Trace::compute(const char* name, std::uint64_t step, Time begin, Time end) 
 void Trace::stage(const char* name, std::uint64_t step, std::uint16_t bucket, Time begin,
                   Time end) {
   const bool collective = std::strcmp(name, "exchange") == 0;
-  add({name, step, bucket, collective ? first_bucket_track + bucket : exchange_track, begin, end});
+  add({name, step, bucket, collective ? lane_track(bucket, 0) : exchange_track, begin, end});
+}
+
+// Moves every collective to the first track of its bucket that is free when it begins.
+void Trace::unfold(std::vector<Event>& events) {
+  std::sort(events.begin(), events.end(),
+            [](const Event& a, const Event& b) { return a.begin < b.begin; });
+  std::map<int, Time> busy_until;
+  for (Event& event : events) {
+    if (event.track < first_bucket_track) continue;
+    int lane = 0;
+    while (busy_until[lane_track(event.bucket, lane)] > event.begin) ++lane;
+    event.track = lane_track(event.bucket, lane);
+    busy_until[event.track] = event.end;
+  }
 }
 
 void Trace::add(const Event& event) {
@@ -48,9 +71,11 @@ void Trace::add(const Event& event) {
 
 void Trace::write(const std::string& path, int rank) const {
   const std::lock_guard lock(mutex_);
+  std::vector<Event> events = events_;
+  unfold(events);
   Time zero = Time::max();
   std::set<int> tracks;
-  for (const Event& event : events_) {
+  for (const Event& event : events) {
     zero = std::min(zero, event.begin);
     tracks.insert(event.track);
   }
@@ -61,7 +86,7 @@ void Trace::write(const std::string& path, int rank) const {
   };
   name("process_name", 0, "rank " + std::to_string(rank));
   for (const int track : tracks) name("thread_name", track, track_name(track));
-  for (const Event& event : events_) {
+  for (const Event& event : events) {
     Json arguments = {{"step", event.step}};
     if (event.bucket >= 0) arguments["bucket"] = event.bucket;
     all.push_back({{"ph", "X"},

@@ -31,6 +31,7 @@ class Trace {
     Time begin, end;
   };
   void add(const Event& event);
+  static void unfold(std::vector<Event>& events);
 
   mutable std::mutex mutex_;
   std::vector<Event> events_;

@@ -42,13 +42,12 @@ Trainer::Trainer(const Settings& settings, Group& group, int threads)
       workers_(settings.meeting.workers(group.size())),
       server_(group.rank() >= workers_),
       learner_(settings, group, threads),
-      optimizer_(settings, learner_.buckets()),
-      exchange_(group, learner_.buckets(), settings.config,
-                {.kind = settings.meeting,
-                 .fuse_bytes = static_cast<std::size_t>(settings.fuse_mb * 1e6)}),
       reporter_(settings, group.rank() == 0, learner_.language()),
       steps_(steps_of(settings, learner_.steps_per_epoch())),
       end_(settings.stop > 0 ? std::min(settings.stop, steps_) : steps_) {
+  averaging_ = settings.delayed ? average_late(settings, group, learner_,
+                                               [this](std::uint64_t step) { return rate_at(step); })
+                                : average_gradients(settings, group, learner_);
   if (!settings.resume.empty()) resume();
   if (step_ >= end_) {
     throw apps::BadInput("--resume: the checkpoint is at step " + std::to_string(step_) +
@@ -76,7 +75,7 @@ void Trainer::take_step() {
     const std::span<float> gradient = learner_.gradient(bucket);
     if (settings_.fault && *settings_.fault == std::pair(step_, group_.rank()))
       gradient[0] = std::numeric_limits<float>::quiet_NaN();
-    exchange_.submit(bucket, gradient);
+    averaging_->submit(bucket);
   };
   const bool traced = !settings_.trace.empty() && step_ - first_ < traced_steps;
   const auto phase = [&](const char* name, Clock::time_point from, Clock::time_point to) {
@@ -84,21 +83,16 @@ void Trainer::take_step() {
   };
   last_loss_ = server_ ? serve(submit) : learner_.compute(step_, submit, phase);
   const auto computed = Clock::now();
-  const StepResult result = exchange_.finish();
-  const auto averaged = Clock::now();
-  phase("wait", computed, averaged);
-  const double rate = settings_.rates.at(step_, steps_, learner_.steps_per_epoch());
-  if (!result.skipped) update(static_cast<float>(rate));
+  const Averaging::Result result = averaging_->finish(rate_at(step_), phase);
   const auto updated = Clock::now();
-  phase("update", averaged, updated);
 
   ++step_;
   sums_.steps += 1;
   sums_.loss += last_loss_;
   sums_.skipped += result.skipped ? 1 : 0;
   sums_.compute += seconds(start, computed);
-  sums_.exposed += seconds(computed, averaged);
-  sums_.optimizer += seconds(averaged, updated);
+  sums_.exposed += result.exposed;
+  sums_.optimizer += result.update;
   sums_.seconds += seconds(start, updated);
 }
 
@@ -108,32 +102,15 @@ double Trainer::serve(const Learner::Ready& submit) {
   return 0;
 }
 
-// Every rank has the same averages, and so makes the same update.
-void Trainer::update(float rate) {
-  const std::vector<Bucket>& buckets = learner_.buckets();
-  if (settings_.clip_average) {
-    double sum = 0;
-    for (std::size_t i = 0; i < buckets.size(); ++i) {
-      const std::span<float> average = learner_.gradient(i);
-      sum += squared_norm(average.data(), average.size());
-    }
-    const double norm = std::sqrt(sum);
-    if (norm > settings_.clip) {
-      const auto scale = static_cast<float>(settings_.clip / norm);
-      for (std::size_t i = 0; i < buckets.size(); ++i) {
-        for (float& value : learner_.gradient(i)) value *= scale;
-      }
-    }
-  }
-  for (const Bucket& bucket : buckets) {
-    optimizer_.step(bucket, rate, learner_.gradient(bucket.id), learner_.weights(bucket.id));
-  }
+float Trainer::rate_at(std::uint64_t step) const {
+  return static_cast<float>(settings_.rates.at(step, steps_, learner_.steps_per_epoch()));
 }
 
 void Trainer::after_step() {
-  if (step_ == first_ + traced_steps) exchange_.observe({});
+  if (step_ == first_ + traced_steps) averaging_->observe({});
+  if (step_ == steps_) averaging_->complete();
   reporter_.bar(step_, end_, last_loss_, tally());
-  if (due(step_, settings_.check_every)) check_replicas();
+  if (averaging_->in_step() && due(step_, settings_.check_every)) check_replicas();
   const std::uint64_t row_every =
       settings_.report_every > 0 ? settings_.report_every : std::max<std::uint64_t>(1, steps_ / 20);
   const bool evaluate = due(step_, settings_.eval_every) || step_ == end_;
@@ -142,9 +119,10 @@ void Trainer::after_step() {
 }
 
 void Trainer::check_replicas() {
+  const auto lock = averaging_->hold();
   std::vector<Replica> replicas;
   for (const Bucket& bucket : learner_.buckets()) {
-    const std::span<const float> weights = learner_.weights(bucket.id);
+    const std::span<const float> weights = averaging_->model(bucket.id);
     for (const Parameter& parameter : bucket.parameters) {
       replicas.push_back(
           {parameter.name, std::as_bytes(weights.subspan(parameter.offset, parameter.count))});
@@ -155,14 +133,13 @@ void Trainer::check_replicas() {
 
 void Trainer::watch_exchange() {
   if (settings_.trace.empty() || group_.rank() != 0) return;
-  exchange_.observe([this](const Stage& stage) {
-    // step_ stands still while the exchange works: finish() comes before its next change.
-    trace_.stage(stage.name, step_, stage.bucket, stage.begin, stage.end);
+  averaging_->observe([this](const Stage& stage) {
+    trace_.stage(stage.name, stage.round, stage.bucket, stage.begin, stage.end);
   });
 }
 
 Tally Trainer::tally() const {
-  const Report report = exchange_.report();
+  const Report report = averaging_->report();
   Tally all = sums_;
   all.payload_bytes = static_cast<double>(report.payload_bytes);
   all.dense_bytes = static_cast<double>(report.dense_bytes);
@@ -177,14 +154,24 @@ Tally Trainer::mean_tally() {
   Tally mine = tally();
   if (server_) {  // the bytes that it sends are the workers' costs, its time is not
     mine = {};
-    mine.payload_bytes = static_cast<double>(exchange_.report().payload_bytes);
-    mine.sent_bytes = static_cast<double>(exchange_.report().traffic.sent);
+    mine.payload_bytes = static_cast<double>(averaging_->report().payload_bytes);
+    mine.sent_bytes = static_cast<double>(averaging_->report().traffic.sent);
   }
+  const auto lock = averaging_->hold();
   return Tally::from(sum_over(group_, mine.values()), 1.0 / workers_);
 }
 
+void Trainer::add_score(apps::Row& row) {
+  const auto showing = averaging_->show();
+  const Score score = learner_.evaluate();
+  row["test_loss"] = score.loss;
+  if (learner_.language()) row["perplexity"] = std::exp(score.loss);
+  row["accuracy"] = score.accuracy;
+}
+
 void Trainer::write_row(bool evaluate) {
-  const Tally now = mean_tally();
+  // Late: rank 0's own numbers, since a mean would be a wait.
+  const Tally now = averaging_->in_step() || evaluate ? mean_tally() : tally();
   apps::Row row = {
       {"step", step_},
       {"epoch", static_cast<double>(step_) / static_cast<double>(learner_.steps_per_epoch())},
@@ -193,12 +180,7 @@ void Trainer::write_row(bool evaluate) {
   row["bytes_total"] = now.payload_bytes;
   row["seconds_total"] = now.seconds;
   row_start_ = now;
-  if (evaluate) {
-    score_ = learner_.evaluate();
-    row["test_loss"] = score_.loss;
-    if (learner_.language()) row["perplexity"] = std::exp(score_.loss);
-    row["accuracy"] = score_.accuracy;
-  }
+  if (evaluate) add_score(row);
   last_row_ = row;
   reporter_.row(std::move(row));
 }
@@ -208,7 +190,7 @@ void Trainer::finish() {
   if (!settings_.save.empty() && saved_ != step_) save();
   std::uint32_t checksum = 0;
   for (const Bucket& bucket : learner_.buckets()) {
-    const std::span<const float> weights = learner_.weights(bucket.id);
+    const std::span<const float> weights = averaging_->model(bucket.id);
     checksum = checksum * 31 + crc32c(std::as_bytes(weights));
   }
   char text[16];
@@ -230,6 +212,7 @@ void Trainer::finish() {
     about["settings"][flag] = value;
   reporter_.end(final, about);
   if (!settings_.trace.empty() && group_.rank() == 0) trace_.write(settings_.trace, 0);
+  const auto lock = averaging_->hold();
   group_.barrier().wait();  // nobody leaves while others still speak to it
 }
 
@@ -238,18 +221,15 @@ void Trainer::visit_state(StateVisitor& visitor) {
   auto step = static_cast<double>(step_);
   visitor.number("training/step", step, Share::replicated);
   step_ = static_cast<std::uint64_t>(step);
-  for (const Bucket& bucket : learner_.buckets()) {
-    visit_by_parameter(visitor, bucket, "weights", learner_.weights(bucket.id), Share::replicated);
-  }
   learner_.visit_buffers(visitor);
-  optimizer_.visit_state(visitor, learner_.buckets());
-  exchange_.visit_state(visitor);
+  averaging_->visit_state(visitor);
 }
 
 void Trainer::save() {
   State state;
   StateSaver saver(state);
   visit_state(saver);
+  const auto lock = averaging_->hold();
   save_checkpoint(group_, settings_.save, std::move(state), settings_.identity(group_.size()));
   saved_ = step_;
 }

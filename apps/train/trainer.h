@@ -3,14 +3,14 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 
+#include "apps/train/averaging.h"
 #include "apps/train/learner.h"
-#include "apps/train/optimizer.h"
 #include "apps/train/report.h"
 #include "apps/train/settings.h"
 #include "apps/train/trace.h"
 #include "thinwire/comm/group.h"
-#include "thinwire/exchange/exchange.h"
 
 namespace thinwire::train {
 
@@ -23,10 +23,11 @@ class Trainer {
  private:
   void take_step();
   double serve(const Learner::Ready& submit);
-  void update(float rate);
+  float rate_at(std::uint64_t step) const;
   void after_step();
   void check_replicas();
   void watch_exchange();
+  void add_score(apps::Row& row);
   void write_row(bool evaluate);
   void finish();
 
@@ -41,16 +42,14 @@ class Trainer {
   int workers_;
   bool server_;  // holds a replica as all do, but computes no gradients
   Learner learner_;
-  Optimizer optimizer_;
-  Exchange exchange_;
   Reporter reporter_;
   Trace trace_;
   std::uint64_t steps_, end_, step_ = 0, first_ = 0;
+  std::unique_ptr<Averaging> averaging_;
   std::uint64_t saved_ = 0;  // step of the last checkpoint
   Tally sums_;               // of this worker and run; the exchange's share is added by tally()
   Tally row_start_;          // means at the last row
   double last_loss_ = 0;
-  Score score_;
   apps::Row last_row_;
 };
 

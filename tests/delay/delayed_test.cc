@@ -111,6 +111,29 @@ TEST(Delayed, SaysWhatClashes) {
   });
 }
 
+TEST(Delayed, AnAnchorThatDiffersIsNamed) {
+  try {
+    run_local(3, [&](Group& group) {
+      Task task(group);
+      DelayOptions options;
+      options.delay = 3;
+      options.check_every = 10;
+      DelayedAverage delayed(group, task.buckets, views(task.weights), Config::parse("dense"),
+                             options);
+      for (std::uint64_t step = 0; step < 40; ++step) {
+        task.step(step);
+        if (step == 15 && group.rank() == 2) delayed.anchor(1)[7] += 1e-6f;
+        delayed.finish_step();
+      }
+    });
+    FAIL() << "no error";
+  } catch (const Error& error) {
+    EXPECT_NE(std::string(error.what()).find("bucket 1: rank 2 has another anchor"),
+              std::string::npos)
+        << error.what();
+  }
+}
+
 TEST(Delayed, AnInfiniteWeightEndsWithASentence) {
   try {
     run_local(2, [&](Group& group) {

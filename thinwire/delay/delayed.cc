@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "thinwire/compress/registry.h"
+#include "thinwire/core/crc32c.h"
 #include "thinwire/core/error.h"
 
 namespace thinwire {
@@ -124,9 +125,20 @@ void DelayedAverage::close_round(bool take_part) {
   Message message = room();
   for (std::size_t b = 0; b < ledgers_.size(); ++b) ledgers_[b].close(message[b], take_part);
   for (std::size_t b = 0; b < published_.size(); ++b) published_[b].close(message[b]);
-  rounds_->start(std::move(message));
+  rounds_->start(std::move(message), digests());
   closed_.push_back({step_, step_ - opened_});
   opened_ = step_;
+}
+
+// Anchors are what rounds of equal number have made of them, on all ranks alike.
+std::vector<std::uint32_t> DelayedAverage::digests() {
+  const std::uint64_t rounds =
+      std::max<std::uint64_t>(1, options_.check_every / options_.local_steps);
+  if (options_.check_every == 0 || closed_rounds_++ % rounds != 0) return {};
+  std::vector<std::uint32_t> sums;
+  for (std::size_t b = 0; b < buckets_.size(); ++b)
+    sums.push_back(crc32c(std::as_bytes(anchor(b))));
+  return sums;
 }
 
 void DelayedAverage::take_in_due(const Arrays* gradients) {
@@ -202,6 +214,7 @@ void DelayedAverage::visit_state(StateVisitor& visitor) {
   number("delay/step", step_);
   number("delay/opened", opened_);
   number("delay/acknowledged", acknowledged_);
+  number("delay/closed_rounds", closed_rounds_);
   std::uint64_t rounds = closed_.size();
   number("delay/in_flight", rounds);
   closed_.resize(rounds);

@@ -88,6 +88,7 @@ class DelayedAverage {
   void settle(std::span<const Ledger::Due> due);
   void measure(double seconds);
   Message room() const;
+  std::vector<std::uint32_t> digests();
 
   Group& group_;
   std::vector<Bucket> buckets_;
@@ -97,7 +98,7 @@ class DelayedAverage {
   std::vector<Ledger> ledgers_;  // of the weights, then of the moments
   std::vector<Published> published_;
   std::unique_ptr<Rounds> rounds_;
-  std::uint64_t delay_ = 0, step_ = 0, opened_ = 0, acknowledged_ = 0;
+  std::uint64_t delay_ = 0, step_ = 0, opened_ = 0, acknowledged_ = 0, closed_rounds_ = 0;
   struct Closed {
     std::uint64_t at = 0, steps = 0;  // after how many steps in all, with how many of its own
   };

@@ -122,7 +122,7 @@ void Ledger::visit_state(StateVisitor& visitor) {
   const auto visit = [&](const std::string& name, std::span<float> values, Share share) {
     visit_by_parameter(visitor, bucket_, name, values, share);
   };
-  visit("anchor", anchor_, Share::replicated);
+  visit("weights", anchor_, Share::replicated);
   visit("own", weights_, Share::local);
   visit("start", start_, Share::local);
   visit("due", due_, Share::local);

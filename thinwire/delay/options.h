@@ -31,6 +31,8 @@ struct DelayOptions {
   bool book_b =
       false;  // ledger, with a compressor: only what was sent leaves on arrival, what it kept
               // back stays in this worker's model
+  std::uint64_t check_every = 100;  // steps between comparisons of the anchors, which travel beside
+                                    // messages; 0: never
 
   // "ledger", "pull:rate=0.02", "ledger:book=b,clip=1"; throws an Error with the choices.
   void parse_correction(std::string_view text);

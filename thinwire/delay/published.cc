@@ -37,7 +37,7 @@ void Published::acknowledge(std::span<const float> mean, std::span<float> gradie
 void Published::come_home() { std::ranges::copy(anchor_, weights_.begin()); }
 
 void Published::visit_state(StateVisitor& visitor) {
-  visit_by_parameter(visitor, bucket_, "anchor", anchor_, Share::replicated);
+  visit_by_parameter(visitor, bucket_, "weights", anchor_, Share::replicated);
   visit_by_parameter(visitor, bucket_, "own", weights_, Share::local);
   visit_by_parameter(visitor, bucket_, "open", open_, Share::local);
   auto rounds = static_cast<double>(kept_.size());

@@ -64,7 +64,7 @@ class Rounds::Engine {
   Engine(const Engine&) = delete;
   Engine& operator=(const Engine&) = delete;
 
-  void start(Message message) {
+  void start(Message message, std::vector<std::uint32_t> digests) {
     {
       const std::lock_guard lock(mutex_);
       if (error_) std::rethrow_exception(error_);
@@ -72,7 +72,7 @@ class Rounds::Engine {
         fail("rank ", group_.rank(), ": ", under_way_, " rounds are under way; take() one first");
       if (message.size() != lanes_.size())
         fail("delay: expected a message of ", lanes_.size(), " buckets, got ", message.size());
-      queue_.push_back({std::move(message), Clock::now()});
+      queue_.push_back({std::move(message), std::move(digests), Clock::now()});
       ++under_way_;
     }
     wake_.notify_all();
@@ -159,6 +159,7 @@ class Rounds::Engine {
   };
   struct Queued {
     Message message;
+    std::vector<std::uint32_t> digests;
     Clock::time_point begin;
   };
   // One bucket of a round on its way.
@@ -174,6 +175,9 @@ class Rounds::Engine {
     std::uint64_t round = 0;
     std::vector<Passage> passages;
     Message own;
+    std::vector<std::uint32_t> own_digests, digests;  // ours, and by rank
+    std::vector<std::size_t> digest_sizes;
+    Pending digest_pending;
     double squared_norm = 0;
     Clock::time_point begin;
     bool there = false;
@@ -243,6 +247,7 @@ class Rounds::Engine {
     Flight flight;
     flight.round = round_++;
     flight.begin = next.begin;
+    flight.own_digests = std::move(next.digests);
     flight.passages.resize(lanes_.size());
     for (const auto& values : next.message)
       flight.squared_norm += squared_norm(values.data(), values.size());
@@ -251,6 +256,27 @@ class Rounds::Engine {
     if (own_) flight.own.resize(lanes_.size());
     flights_.push_back(std::move(flight));  // first: collectives keep pointers into it
     for (std::size_t b = 0; b < lanes_.size(); ++b) encode(flights_.back(), b, 0);
+    if (!flights_.back().own_digests.empty()) send_digests(flights_.back());
+  }
+
+  void send_digests(Flight& flight) {
+    const auto ranks = static_cast<std::size_t>(group_.size());
+    flight.digests.resize(ranks * flight.own_digests.size());
+    flight.digest_sizes.resize(ranks);
+    const std::span bytes = std::as_bytes(std::span(flight.own_digests));
+    flight.digest_pending =
+        group_.all_gather(bytes, bytes.size(), std::as_writable_bytes(std::span(flight.digests)),
+                          flight.digest_sizes, {});
+  }
+
+  void compare_digests(const Flight& flight) const {
+    const std::size_t count = flight.own_digests.size();
+    for (std::size_t i = count; i < flight.digests.size(); ++i) {
+      if (flight.digests[i] == flight.digests[i % count]) continue;
+      fail(where(flight.round, i % count), ": rank ", i / count,
+           " has another anchor than rank 0; something damaged a worker's memory, or a decoder is "
+           "at fault; restart from the last checkpoint");
+    }
   }
 
   void encode(Flight& flight, std::size_t b, int leg_number) {
@@ -268,7 +294,7 @@ class Rounds::Engine {
     }
     const std::size_t bytes = lane.compressor->encode(turn, passage.values, out);
     if (own_ && leg_number == 0) keep_own(flight, b, out, bytes);
-    tell("encode", b, begin, &Report::encode_seconds);
+    tell("encode", flight.round, b, begin, &Report::encode_seconds);
     {
       const std::lock_guard lock(mutex_);
       report_.payload_bytes += bytes;
@@ -316,7 +342,9 @@ class Rounds::Engine {
           decode(flight, b, leg);
         }
       }
+      flight.digest_pending.wait();
     }
+    if (!flight.digests.empty()) compare_digests(flight);
     Round round;
     for (Passage& passage : flight.passages) round.mean.push_back(std::move(passage.values));
     round.own = std::move(flight.own);
@@ -329,7 +357,7 @@ class Rounds::Engine {
 
   void decode(Flight& flight, std::size_t b, int leg_number) {
     Passage& passage = flight.passages[b];
-    tell("exchange", b, passage.issued, nullptr);
+    tell("exchange", flight.round, b, passage.issued, nullptr);
     const auto begin = Clock::now();
     Inbox inbox;
     if (gathers(passage.leg)) {
@@ -343,7 +371,7 @@ class Rounds::Engine {
     }
     const Turn turn{flight.round, leg_number, {}, flight.squared_norm};
     check(lanes_[b].compressor->decode(turn, inbox, passage.values), inbox, flight.round, b);
-    tell("decode", b, begin, &Report::decode_seconds);
+    tell("decode", flight.round, b, begin, &Report::decode_seconds);
   }
 
   void check(const Status& status, const Inbox& inbox, std::uint64_t round, std::size_t b) const {
@@ -357,10 +385,11 @@ class Rounds::Engine {
          status.what, "; restart from the last checkpoint");
   }
 
-  void tell(const char* stage, std::size_t b, Clock::time_point begin, double Report::*where) {
+  void tell(const char* stage, std::uint64_t round, std::size_t b, Clock::time_point begin,
+            double Report::*where) {
     const std::lock_guard lock(mutex_);
     if (where) report_.*where += seconds_since(begin);
-    if (observer_) observer_({stage, lanes_[b].bucket.id, begin, Clock::now()});
+    if (observer_) observer_({stage, lanes_[b].bucket.id, begin, Clock::now(), round});
   }
 
   Group& group_;
@@ -390,7 +419,9 @@ Rounds::Rounds(Group& group, const std::vector<Bucket>& buckets, const Config& c
     : engine_(std::make_unique<Engine>(group, buckets, config, depth, own)) {}
 Rounds::~Rounds() = default;
 
-void Rounds::start(Message message) { engine_->start(std::move(message)); }
+void Rounds::start(Message message, std::vector<std::uint32_t> digests) {
+  engine_->start(std::move(message), std::move(digests));
+}
 bool Rounds::ready() const { return engine_->ready(); }
 Round Rounds::take() { return engine_->take(); }
 std::size_t Rounds::in_flight() const { return engine_->in_flight(); }

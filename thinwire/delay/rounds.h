@@ -6,6 +6,7 @@
 
 #include <chrono>
 #include <cstddef>
+#include <cstdint>
 #include <memory>
 #include <mutex>
 #include <vector>
@@ -38,8 +39,10 @@ class Rounds {
   Rounds(const Rounds&) = delete;
   Rounds& operator=(const Rounds&) = delete;
 
-  // Hands a message over; returns at once.
-  void start(Message message);
+  // Hands a message over; returns at once. `digests`, of whatever must be the same on all ranks, one
+  // per bucket or none, travel beside it: a difference is an error that names the rank and the
+  // bucket when the round arrives. All ranks give some, or none, with the same rounds.
+  void start(Message message, std::vector<std::uint32_t> digests = {});
   // Whether take() would return at once.
   bool ready() const;
   // Waits for the oldest round that was not taken yet. Throws what went wrong with it.

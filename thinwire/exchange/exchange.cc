@@ -410,7 +410,8 @@ class Exchange::Engine {
 
   // The thread starts a step only after a submit() that came after observe(): no lock is needed.
   void tell(const char* stage, const Lane& lane, Time begin) const {
-    if (observer_) observer_({stage, lane.bucket.id, begin, std::chrono::steady_clock::now()});
+    if (!observer_) return;
+    observer_({stage, lane.bucket.id, begin, std::chrono::steady_clock::now(), step_});
   }
 
   void count(double Report::*where, double seconds) {

@@ -59,6 +59,7 @@ struct Stage {
   const char* name = "";
   std::uint16_t bucket = 0;
   std::chrono::steady_clock::time_point begin, end;
+  std::uint64_t round = 0;  // step of an exchange, message of a delayed average
 };
 using Observer = std::function<void(const Stage&)>;
 

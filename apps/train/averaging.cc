@@ -1,0 +1,93 @@
+// averaging.cc: synchronous training: every worker makes the same update from the averaged gradient.
+// SPDX-License-Identifier: Apache-2.0
+#include "apps/train/averaging.h"
+
+#include <chrono>
+#include <cmath>
+
+#include "apps/train/optimizer.h"
+#include "thinwire/kernels/norm.h"
+
+namespace thinwire::train {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+double seconds(Clock::time_point from, Clock::time_point to) {
+  return std::chrono::duration<double>(to - from).count();
+}
+
+class Synchronous final : public Averaging {
+ public:
+  Synchronous(const Settings& settings, Group& group, Learner& learner)
+      : settings_(settings),
+        learner_(learner),
+        optimizer_(settings, learner.buckets()),
+        exchange_(group, learner.buckets(), settings.config,
+                  {.kind = settings.meeting,
+                   .fuse_bytes = static_cast<std::size_t>(settings.fuse_mb * 1e6)}) {}
+
+  void submit(std::uint16_t bucket) override {
+    exchange_.submit(bucket, learner_.gradient(bucket));
+  }
+
+  Result finish(float rate, const Learner::Phase& phase) override {
+    const auto computed = Clock::now();
+    const StepResult result = exchange_.finish();
+    const auto averaged = Clock::now();
+    phase("wait", computed, averaged);
+    if (!result.skipped) update(rate);
+    const auto updated = Clock::now();
+    phase("update", averaged, updated);
+    return {result.skipped, seconds(computed, averaged), seconds(averaged, updated)};
+  }
+
+  std::span<float> model(std::size_t bucket) override { return learner_.weights(bucket); }
+  std::unique_ptr<Showing> show() override { return std::make_unique<Showing>(); }
+  bool in_step() const override { return true; }
+  Report report() const override { return exchange_.report(); }
+  void observe(Observer observer) override { exchange_.observe(std::move(observer)); }
+
+  void visit_state(StateVisitor& visitor) override {
+    for (const Bucket& bucket : learner_.buckets())
+      visit_by_parameter(visitor, bucket, "weights", model(bucket.id), Share::replicated);
+    optimizer_.visit_state(visitor, learner_.buckets());
+    exchange_.visit_state(visitor);
+  }
+
+ private:
+  // Every rank has the same averages, and so makes the same update.
+  void update(float rate) {
+    if (settings_.clip_average) clip_gradient(learner_, settings_.clip);
+    for (const Bucket& bucket : learner_.buckets())
+      optimizer_.step(bucket, rate, learner_.gradient(bucket.id), learner_.weights(bucket.id));
+  }
+
+  const Settings& settings_;
+  Learner& learner_;
+  Optimizer optimizer_;
+  Exchange exchange_;
+};
+
+}  // namespace
+
+std::unique_ptr<Averaging> average_gradients(const Settings& settings, Group& group,
+                                             Learner& learner) {
+  return std::make_unique<Synchronous>(settings, group, learner);
+}
+
+void clip_gradient(Learner& learner, double longest) {
+  double sum = 0;
+  for (std::size_t i = 0; i < learner.buckets().size(); ++i) {
+    const std::span<const float> gradient = learner.gradient(i);
+    sum += squared_norm(gradient.data(), gradient.size());
+  }
+  const double norm = std::sqrt(sum);
+  if (!(norm > longest)) return;
+  const auto scale = static_cast<float>(longest / norm);
+  for (std::size_t i = 0; i < learner.buckets().size(); ++i) {
+    for (float& value : learner.gradient(i)) value *= scale;
+  }
+}
+
+}  // namespace thinwire::train
