@@ -158,7 +158,9 @@ Tally Trainer::mean_tally() {
     mine.sent_bytes = static_cast<double>(averaging_->report().traffic.sent);
   }
   const auto lock = averaging_->hold();
-  return Tally::from(sum_over(group_, mine.values()), 1.0 / workers_);
+  Tally mean = Tally::from(sum_over(group_, mine.values()), 1.0 / workers_);
+  if (!averaging_->in_step()) mean.skipped *= workers_;  // each worker's own
+  return mean;
 }
 
 void Trainer::add_score(apps::Row& row) {
@@ -171,7 +173,7 @@ void Trainer::add_score(apps::Row& row) {
 
 void Trainer::write_row(bool evaluate) {
   // Late: rank 0's own numbers, since a mean would be a wait.
-  const Tally now = averaging_->in_step() || evaluate ? mean_tally() : tally();
+  const Tally now = averaging_->in_step() ? mean_tally() : tally();
   apps::Row row = {
       {"step", step_},
       {"epoch", static_cast<double>(step_) / static_cast<double>(learner_.steps_per_epoch())},

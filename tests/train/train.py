@@ -198,6 +198,38 @@ def case_exchanges():
     refused(f"{base} --scheme dgc --exchange ring", "expected auto, split or server:S")
 
 
+def case_delays():
+    """Delayed averaging learns, goes on exactly with messages under way, and names what clashes."""
+    base = "--model mlp --data digits --workers 4 --lr 0.05"
+    for flags in ("--delay 4", "--local-steps 4", "--delay 6 --local-steps 2 --scheme dgc:density=0.01 --correction ledger:book=b",
+                  "--delay 4 --correction pull", "--delay 4 --correction published --nesterov --weight-decay 1e-4",
+                  "--delay 3 --correction none", "--delay 4 --optimizer adamw --lr 0.001"):
+        flags = f"{base} {flags}" if "--optimizer" not in flags else f"{base.replace('--lr 0.05', '')} {flags}"
+        whole = train(f"{flags} --steps 41 --nan-at 3,1")
+        final, rows = whole["final"], whole["rows"]
+        if final["skipped"] != 1 or not final["replicas_identical"]:
+            fail(f"{flags}: {final}")
+        if "none" not in flags and not rows[-1]["loss"] < rows[0]["loss"]:  # which needs a smaller learning rate
+            fail(f"{flags}: the loss did not fall")
+        train(f"{flags} --steps 41 --nan-at 3,1 --stop 20 --save {path('late')}")
+        second = train(f"{flags} --steps 41 --resume {path('late')}")["final"]
+        if second["checksum"] != final["checksum"]:
+            fail(f"{flags}: {final['checksum']} at once, {second['checksum']} in two halves")
+    measured = train(f"{base} --steps 60 --delay auto:50 --link inf,2ms")
+    if not measured["final"]["replicas_identical"]:
+        fail(f"measured delay: {measured['final']}")
+    refused(f"{base} --delay soon", "--delay", "auto:MOST")
+    refused(f"{base} --delay 4 --correction sometimes", "--correction", "ledger, published, pull or none")
+    refused(f"{base} --delay 4 --exchange split --scheme dgc", "--exchange split", "clash")
+    refused(f"{base} --delay 4 --correction published --optimizer adam --lr 0.001".replace("--lr 0.05", ""), "--optimizer sgd")
+    refused(f"{base} --delay 4 --scheme signum", "signum", "vote", code=1)
+    refused(f"{base} --delay 4 --scheme powersgd", "only one message", code=1)
+    for number in (signal.SIGKILL, signal.SIGSTOP):
+        job = Running("--timeout 3 --delay 10 --lr 0.01")
+        os.kill(job.workers[2], number)
+        job.ended(1, 15, "rank 2")
+
+
 def case_refuses():
     refused("--wings", "--wings")
     refused("--batch 0", "--batch")
