@@ -46,6 +46,7 @@ class Rounds::Engine {
              " collectives for a message, each with the result of the one before, so that only one "
              "message can be under way: take at least as many local steps as the delay has, or "
              "another scheme");
+      several_legs_ = several_legs_ || lane.compressor->rounds() > 1;
       lanes_.push_back(std::move(lane));
     }
     check_agreement(group, buckets, config.str() + ", delayed, depth " + std::to_string(depth));
@@ -105,7 +106,11 @@ class Rounds::Engine {
   std::unique_lock<std::mutex> hold() {
     {
       std::unique_lock lock(mutex_);
-      done_.wait(lock, [this] { return (queue_.empty() && !launching_) || error_; });
+      // Further collectives of a message start when the first has arrived, whenever that is.
+      done_.wait(lock, [this] {
+        const bool issued = several_legs_ ? ready_.size() == under_way_ : queue_.empty();
+        return (issued && !launching_) || error_;
+      });
       if (error_) std::rethrow_exception(error_);
     }
     return std::unique_lock(group_mutex_);
@@ -397,6 +402,7 @@ class Rounds::Engine {
   const bool own_;
   Traffic before_;
   std::vector<Lane> lanes_;
+  bool several_legs_ = false;
   std::uint64_t round_ = 0;
   std::deque<Flight> flights_;  // the thread's
 
