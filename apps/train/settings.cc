@@ -117,7 +117,7 @@ void add_delay(CLI::App& verb, Settings& s) {
       ->check(CLI::Range(1, 100000))
       ->type_name("K");
   verb.add_option("--correction", s.correction,
-                  "... how what arrives is taken in: ledger, published, pull or none")
+                  "... how what arrives is taken in: soft, ledger, published, pull or none")
       ->type_name("NAME[:KEY=VALUE,...]");
 }
 
@@ -212,7 +212,8 @@ void check_delay(Settings& s) {
   DelayOptions options;
   try {
     if (!s.delay.empty()) options.parse_delay(s.delay);
-    if (!s.correction.empty()) options.parse_correction(s.correction);
+    options.parse_correction(s.correction.empty() ? "soft" : s.correction);
+    options.momentum = s.optimizer == "sgd" ? s.momentum.value_or(0.9) : s.beta1.value_or(0.9);
     if (s.local_steps > 0) options.local_steps = s.local_steps;
     options.check_every = s.check_every;
     options.check();

@@ -275,8 +275,9 @@ TEST(DelayOptions, RefusesNonsense) {
   for (const char* text :
        {"leger", "pull:rate=2", "ledger:share=-0.1", "ledger:book=c", "pull:x=1"})
     EXPECT_THROW(options.parse_correction(text), Error) << text;
-  for (const char* text : {"pull:share=0.5", "none:clip=1", "ledger:rate=0.1", "pull:book=b",
-                           "published:clip=1", "ledger:book=b,share=0.5"}) {
+  for (const char* text :
+       {"pull:share=0.5", "none:clip=1", "ledger:rate=0.1", "pull:book=b", "published:clip=1",
+        "ledger:book=b,share=0.5", "pull:pace=0.5", "soft:clip=1"}) {
     DelayOptions clash;
     clash.parse_correction(text);
     EXPECT_THROW(clash.check(), Error) << text;

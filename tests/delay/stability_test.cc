@@ -33,6 +33,7 @@ double end_of(const Setting& setting, double rate, int steps) {
     DelayOptions options;
     options.delay = setting.delay;
     options.parse_correction(setting.correction);
+    options.momentum = setting.momentum;
     const auto move = [&](float g, float& v, float& w) {
       v = static_cast<float>(setting.momentum) * v + g;
       w -= static_cast<float>(rate) * v;
@@ -72,7 +73,9 @@ INSTANTIATE_TEST_SUITE_P(
                       Setting{"published", 0.9, 5, 0.2, 0.24},
                       Setting{"published", 0, 20, 0.9, 1.1}, Setting{"pull", 0.9, 20, 3.4, 4.0},
                       Setting{"pull", 0.9, 5, 3.4, 4.0}, Setting{"pull", 0, 20, 1.8, 2.2},
-                      Setting{"none", 0, 20, 0.06, 0.1}, Setting{"none", 0.9, 20, 0.004, 0.02}));
+                      Setting{"soft", 0.9, 20, 2.9, 3.8}, Setting{"soft", 0.9, 5, 3.4, 4.0},
+                      Setting{"soft", 0, 20, 1.8, 2.2}, Setting{"none", 0, 20, 0.06, 0.1},
+                      Setting{"none", 0.9, 20, 0.004, 0.02}));
 
 }  // namespace
 }  // namespace thinwire

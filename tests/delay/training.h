@@ -96,7 +96,8 @@ inline std::vector<Setting> settings() {
           {"dense", "none", 5, 2},         {"dense", "published", 6, 1},
           {"dense", "published", 6, 3},    {"dense", "published", 0, 1},
           {"powersgd", "ledger", 4, 4},    {"dense", "ledger:share=0.5,clip=0.5", 6, 2},
-          {"fp16", "ledger", 3, 2}};
+          {"fp16", "ledger", 3, 2},        {"dense", "soft", 8, 1},
+          {sparse, "soft:book=b", 8, 3}};
 }
 
 // A task under delayed averaging, on whose steps some workers miss rounds.

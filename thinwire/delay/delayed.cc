@@ -77,7 +77,7 @@ DelayedAverage::DelayedAverage(Group& group, const std::vector<Bucket>& buckets,
   // Moments have no stability to lose: they follow the plain ledger whatever the weights do.
   DelayOptions plain = options;
   if (options.correction != Correction::none) plain.correction = Correction::ledger;
-  plain.share = 1;
+  plain.share = plain.pace = 1;
   plain.clip = plain.rate = 0;
   for (std::size_t b = 0; b < moments.size(); ++b)
     ledgers_.emplace_back(plain, buckets_[buckets.size() + b], moments[b]);
@@ -102,6 +102,8 @@ void DelayedAverage::advance(bool take_part, const Arrays* gradients) {
   take_in_due(gradients);
   if (step_ - opened_ >= options_.local_steps) close_round(take_part);
   take_in_due(gradients);
+  if (options_.pace == 1) return;
+  for (std::size_t b = 0; b < weights_.size(); ++b) ledgers_[b].settle(options_.effective_pace());
 }
 
 void DelayedAverage::drain() {
@@ -175,8 +177,10 @@ void DelayedAverage::settle(std::span<const Ledger::Due> due) {
   const double longest = options_.clip * std::sqrt(mean);
   const double share =
       options_.clip > 0 && std::sqrt(correction) > longest ? longest / std::sqrt(correction) : 1;
-  for (std::size_t b = 0; b < ledgers_.size(); ++b)
-    ledgers_[b].settle(b < weights_.size() ? share : 1);
+  for (std::size_t b = 0; b < ledgers_.size(); ++b) {
+    const bool moments = b >= weights_.size();
+    if (moments || options_.pace == 1) ledgers_[b].settle(moments ? 1 : share);
+  }
   for (const std::span<float> moments : moments_) {
     for (float& value : moments) value = std::max(value, 0.0f);  // corrections may overshoot
   }

@@ -26,6 +26,7 @@ const std::vector<Option>& DelayOptions::known() {
   static const std::vector<Option> options = {
       {"share", "1", "ledger: share of its own update that a worker keeps meanwhile, in [0, 1]"},
       {"clip", "0", "ledger, pull: longest correction, in lengths of the mean update; 0 = any"},
+      {"pace", "1", "ledger: share of a correction that is made per step, in [0, 1]; 0 = chosen"},
       {"rate", "0",
        "pull: share of the way per round, in [0, 1]; 0 = 0.4 K / max(D, K), without delay 1"},
       {"book", "a",
@@ -34,10 +35,14 @@ const std::vector<Option>& DelayOptions::known() {
 }
 
 void DelayOptions::parse_correction(std::string_view text) {
-  const Config config = Config::parse(text);
+  Config config = Config::parse(text);
+  if (config.scheme == "soft") {
+    config.scheme = "ledger";
+    config.options.try_emplace("pace", "0");
+  }
   const auto found = std::find(names.begin(), names.end(), config.scheme);
   if (found == names.end())
-    fail("correction: expected ledger, published, pull or none, got '", config.scheme, "'");
+    fail("correction: expected soft, ledger, published, pull or none, got '", config.scheme, "'");
   correction = static_cast<Correction>(found - names.begin());
   const Options options(config, known());
   const auto from_zero = [&](const char* name, double up_to) {
@@ -47,6 +52,7 @@ void DelayOptions::parse_correction(std::string_view text) {
   };
   share = from_zero("share", 1);
   clip = from_zero("clip", 1e6);
+  pace = from_zero("pace", 1);
   rate = from_zero("rate", 1);
   constexpr std::array<std::string_view, 2> books = {"a", "b"};
   book_b = options.choice("book", books) == 1;
@@ -54,6 +60,8 @@ void DelayOptions::parse_correction(std::string_view text) {
 
 std::string DelayOptions::correction_str() const {
   Config config{std::string(names[static_cast<std::size_t>(correction)]), {}};
+  if (pace == 0) config.scheme = "soft";
+  if (pace != 0 && pace != 1) config.options["pace"] = text_of(pace);
   if (share != 1) config.options["share"] = text_of(share);
   if (clip != 0) config.options["clip"] = text_of(clip);
   if (rate != 0) config.options["rate"] = text_of(rate);
@@ -82,6 +90,8 @@ void DelayOptions::check() const {
   const bool ledger = correction == Correction::ledger, pull = correction == Correction::pull;
   if (share != 1 && !ledger) fail("correction ", name, " has no share=; only ledger has");
   if (share != 1 && book_b) fail("correction ledger: share= and book=b clash; give one of them");
+  if (pace != 1 && !ledger) fail("correction ", name, " has no pace=; only ledger has");
+  if (pace != 1 && clip != 0) fail("correction ledger: pace= and clip= clash; give one of them");
   if (clip != 0 && !ledger && !pull)
     fail("correction ", name, " has no clip=; ledger and pull have");
   if (rate != 0 && !pull) fail("correction ", name, " has no rate=; only pull has");
@@ -97,6 +107,13 @@ double DelayOptions::pull_rate() const {
   if (delay == 0) return 1;  // nothing has happened since: all the way
   const auto steps = static_cast<double>(local_steps);
   return 0.4 * steps / std::max(static_cast<double>(delay), steps);
+}
+
+double DelayOptions::effective_pace() const {
+  if (pace > 0) return pace;
+  if (delay == 0) return 1;
+  const auto reach = static_cast<double>(delay + local_steps - 1);
+  return std::min({1.0, 2 / reach, (1 - momentum) / 2});
 }
 
 }  // namespace thinwire

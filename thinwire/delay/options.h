@@ -27,14 +27,18 @@ struct DelayOptions {
   double share = 1;  // ledger: of its own update that a worker keeps while the message travels
   double clip = 0;  // ledger, pull: longest correction, in lengths of the mean update; 0: any. What
                     // is cut off follows with the next.
-  double rate = 0;  // pull: share of the way per round; 0: pull_rate() chooses
+  double pace = 1;  // ledger: share of what is due that is made per step, 1: all at once; 0:
+                    // chosen by effective_pace()
+  double momentum = 0.9;  // of the optimizer: what a chosen pace depends on
+  double rate = 0;        // pull: share of the way per round; 0: pull_rate() chooses
   bool book_b =
       false;  // ledger, with a compressor: only what was sent leaves on arrival, what it kept
               // back stays in this worker's model
   std::uint64_t check_every = 100;  // steps between comparisons of the anchors, which travel beside
                                     // messages; 0: never
 
-  // "ledger", "pull:rate=0.02", "ledger:book=b,clip=1"; throws an Error with the choices.
+  // "ledger", "pull:rate=0.02", "ledger:book=b,clip=1"; "soft" is ledger:pace=0. Throws an Error with
+  // the choices.
   void parse_correction(std::string_view text);
   // The same form back, defaults left out.
   std::string correction_str() const;
@@ -47,6 +51,9 @@ struct DelayOptions {
   // Messages under way at once.
   std::uint64_t rounds_in_flight() const;
   double pull_rate() const;
+  // min(2 / (D + K - 1), (1 - momentum) / 2) where the pace is to be chosen: slow enough that what
+  // local gradients have undone meanwhile is not undone twice (docs/delay.md).
+  double effective_pace() const;
 
   // What parse_correction() understands, for help texts.
   static const std::vector<Option>& known();
