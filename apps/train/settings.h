@@ -10,6 +10,7 @@
 #include <utility>
 #include <vector>
 
+#include "apps/train/data_partition.h"
 #include "apps/train/schedule.h"
 #include "thinwire/comm/link.h"
 #include "thinwire/core/options.h"
@@ -22,6 +23,7 @@ enum class Engine { gloo, mpi };
 struct Settings {
   std::string model = "mlp";
   std::string data = "digits";
+  std::string partition = "iid";
   int workers = 0;  // 0: those of the job, else 1
   std::string scheme = "dense";
   std::string exchange = "auto";
@@ -63,6 +65,7 @@ struct Settings {
   // Valid after check().
   Config config;         // the scheme, with momentum and clipping filled in
   ExchangeKind meeting;  // --exchange: how what the scheme makes is exchanged
+  Partition shares;      // --partition: which worker has which training examples
   Schedule rates;
   std::optional<Link> emulated;
   Engine kind = Engine::gloo;
