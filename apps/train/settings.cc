@@ -106,7 +106,9 @@ void add_machine(CLI::App& verb, Settings& s) {
 }
 
 void add_wire(CLI::App& verb, Settings& s) {
-  verb.add_option("--link", s.link, "Emulate a link of this bandwidth and latency")
+  verb.add_option("--link", s.link,
+                  "Emulate a link of this bandwidth and latency; may go on with jitter=5ms, "
+                  "outage=LENGTH/EVERY (such as 2s/30s) and seed=N")
       ->type_name("100mbit,1ms");
   verb.add_option("--engine", s.engine, "gloo, or mpi (under mpirun)")
       ->check(CLI::IsMember({"gloo", "mpi"}))
