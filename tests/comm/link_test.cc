@@ -234,6 +234,20 @@ TEST(EmulatedQueue, BandwidthQueuesAndLatencyOverlaps) {
   });
 }
 
+// On a link that is not steady a collective begins for all ranks when the last one issues it.
+TEST(EmulatedQueue, UnsteadyBeginsWithTheLastRank) {
+  Clock::time_point issued;  // by rank 1, which rank 0 reads after the collective
+  run_emulated(2, "inf,20ms,jitter=1us", [&](Group& group) {
+    group.barrier().wait();
+    if (group.rank() == 1) {
+      std::this_thread::sleep_for(std::chrono::milliseconds(50));
+      issued = Clock::now();
+    }
+    group.barrier().wait();
+    laws::require(group, since(issued) >= 0.020, since(issued), " s after the last rank issued it");
+  });
+}
+
 TEST(EmulatedQueue, ComputationHidesTheLink) {
   run_emulated(2, "inf,40ms", [](Group& group) {
     require_time(group, 0.045, "hidden barrier", [&] {
