@@ -243,7 +243,10 @@ TEST(EmulatedQueue, UnsteadyBeginsWithTheLastRank) {
       std::this_thread::sleep_for(std::chrono::milliseconds(50));
       issued = Clock::now();
     }
-    group.barrier().wait();
+    Pending pending = group.barrier();
+    laws::require(group, group.traffic().sent <= 16, "traffic under way ", group.traffic().sent);
+    pending.wait();
+    laws::require(group, group.traffic().sent == 0 && group.traffic().collectives == 2, "traffic");
     laws::require(group, since(issued) >= 0.020, since(issued), " s after the last rank issued it");
   });
 }

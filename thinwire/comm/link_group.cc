@@ -34,6 +34,7 @@ struct Passage {
   Price price;
   double release = 0;  // valid once settled
   bool settled = false;
+  bool agreed = false;  // `issued` is of all ranks
 
   bool done() { return inner.done() && gathering.done(); }
   void wait() {
@@ -60,9 +61,15 @@ class Queue {
     while (!open_.empty() && open_.front()->done()) settle_front();
   }
 
-  // Begins the schedule.
-  void begin() { beginning_ = Clock::now(); }
+  // Begins the schedule, after a barrier of its own.
+  void begin() {
+    beginning_ = Clock::now();
+    ++own_.collectives;
+  }
   double now() const { return std::chrono::duration<double>(Clock::now() - beginning_).count(); }
+  // What agreeing on the time has sent. Counted when it is done, as engines do: never more than they
+  // have counted.
+  const Traffic& own() const { return own_; }
   Clock::time_point at(double time) const {
     return beginning_ +
            std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(time));
@@ -77,13 +84,21 @@ class Queue {
     free_ = schedule_.passed(pattern, begin, passage.price.transmission());
     passage.release = schedule_.passed(pattern, free_, passage.price.latency);
     passage.settled = true;
+    if (passage.agreed) count_agreement(passage.issued.size() - 1);
     open_.pop_front();
+  }
+
+  void count_agreement(std::size_t others) {
+    own_.sent += sizeof(Passage::mine) * others;
+    own_.received += sizeof(Passage::mine) * others;
+    ++own_.collectives;
   }
 
   const LinkSchedule schedule_;
   std::deque<std::shared_ptr<Passage>> open_;
   Clock::time_point beginning_ = Clock::now();
   double free_ = 0;  // when the last settled transmission ends
+  Traffic own_;
 };
 
 class LinkWork final : public Pending::Work {
@@ -98,6 +113,7 @@ class LinkWork final : public Pending::Work {
     if (std::uncaught_exceptions() == exceptions_) try_settle();
     passage_->inner = Pending();
     passage_->gathering = Pending();
+    passage_->agreed = false;
     passage_->price.transmission = [] { return 0.0; };
   }
 
@@ -146,9 +162,9 @@ class LinkGroup final : public Group {
   // Less what only agreed on the time.
   Traffic traffic() const override {
     Traffic traffic = inner_->traffic();
-    traffic.sent -= own_.sent;
-    traffic.received -= own_.received;
-    traffic.collectives -= own_.collectives;
+    traffic.sent -= queue_->own().sent;
+    traffic.received -= queue_->own().received;
+    traffic.collectives -= queue_->own().collectives;
     return traffic;
   }
 
@@ -218,7 +234,6 @@ class LinkGroup final : public Group {
     if (number_ == 0) {
       inner_->barrier().wait();
       queue_->begin();
-      ++own_.collectives;
     }
     const auto ranks = static_cast<std::size_t>(size());
     passage.mine = queue_->now();
@@ -227,9 +242,7 @@ class LinkGroup final : public Group {
     const auto slots = std::as_writable_bytes(std::span(passage.issued));
     const auto mine = std::as_bytes(std::span(&passage.mine, 1));
     passage.gathering = inner_->all_gather(mine, mine.size(), slots, passage.issued_sizes, {});
-    own_.sent += mine.size() * (ranks - 1);
-    own_.received += mine.size() * (ranks - 1);
-    ++own_.collectives;
+    passage.agreed = true;
   }
 
   std::shared_ptr<Group> inner_;
@@ -239,7 +252,6 @@ class LinkGroup final : public Group {
   const LinkSchedule schedule_;
   std::shared_ptr<Queue> queue_;
   std::uint64_t number_ = 0;  // of the next collective, the same on all ranks
-  Traffic own_;
 };
 
 }  // namespace
