@@ -10,6 +10,7 @@
 #include <sstream>
 
 #include "apps/train/data_kinds.h"
+#include "apps/train/data_order.h"
 #include "thinwire/core/error.h"
 
 namespace thinwire::train {
@@ -58,6 +59,12 @@ const Kind& find(const std::string& name) {
 }
 
 }  // namespace
+
+Batch Data::train_batch(std::uint64_t seed, std::uint64_t step, int rank, int world,
+                        std::int64_t batch) const {
+  return train_batch_of(batch_examples(train_examples(), seed, step, rank, world, batch),
+                        {seed, step, rank});
+}
 
 std::unique_ptr<Data> open_data(const std::string& spec, std::int64_t sequence) {
   const std::size_t colon = std::min(spec.find(':'), spec.size());

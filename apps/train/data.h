@@ -18,6 +18,12 @@ struct Batch {
   torch::Tensor target;  // classes i64 [N], or tokens i64 [N, T]
 };
 
+// What augmentation draws follows from these.
+struct Draw {
+  uint64_t seed = 0, step = 0;
+  int rank = 0;
+};
+
 class Data {
  public:
   virtual ~Data() = default;
@@ -26,11 +32,16 @@ class Data {
   // Examples (images, or sequences) for training, over all workers: one epoch.
   virtual int64_t train_examples() const = 0;
 
-  // The batch of one worker in one step: a function of (seed, step, rank, world) alone, so that a resumed run goes on
-  // exactly. Over an epoch the workers together see every example once, in an order shuffled anew each epoch; the last,
-  // incomplete round of an epoch is left out.
-  virtual Batch train_batch(uint64_t seed, uint64_t step, int rank, int world,
-                            int64_t batch) const = 0;
+  // The class of every training example; empty where examples have none (text).
+  virtual std::vector<int64_t> train_classes() const { return {}; }
+
+  // These training examples, in this order.
+  virtual Batch train_batch_of(const std::vector<int64_t>& examples, const Draw& draw) const = 0;
+
+  // The batch of one worker in one step, where all share all examples: a function of (seed, step, rank, world) alone,
+  // so that a resumed run goes on exactly. Over an epoch the workers together see every example once, in an order
+  // shuffled anew each epoch; the last, incomplete round of an epoch is left out. Other ways: data_partition.h.
+  Batch train_batch(uint64_t seed, uint64_t step, int rank, int world, int64_t batch) const;
 
   // The test set in order, in batches of at most `batch`.
   virtual int64_t test_batches(int64_t batch) const = 0;

@@ -31,10 +31,10 @@ struct View {
 };
 constexpr std::int64_t margin = 4;
 
-View draw_view(std::uint64_t seed, std::uint64_t step, int rank, std::int64_t position) {
-  const std::uint64_t key = random_at(stream_key(seed, Stream::augmentation), step);
-  const std::uint64_t bits =
-      random_at(key, static_cast<std::uint64_t>(rank) << 32 | static_cast<std::uint64_t>(position));
+View draw_view(const Draw& draw, std::int64_t position) {
+  const std::uint64_t key = random_at(stream_key(draw.seed, Stream::augmentation), draw.step);
+  const std::uint64_t bits = random_at(
+      key, static_cast<std::uint64_t>(draw.rank) << 32 | static_cast<std::uint64_t>(position));
   constexpr std::uint64_t places = 2 * margin + 1;
   return {static_cast<std::int64_t>((bits & 0xffff) % places) - margin,
           static_cast<std::int64_t>((bits >> 16 & 0xffff) % places) - margin, (bits >> 63) != 0};
@@ -48,11 +48,16 @@ class ImageData : public Data {
   Problem problem() const override { return problem_; }
   std::int64_t train_examples() const override { return count(Part::train); }
 
-  Batch train_batch(std::uint64_t seed, std::uint64_t step, int rank, int world,
-                    std::int64_t batch) const override {
-    const auto chosen = batch_examples(count(Part::train), seed, step, rank, world, batch);
-    return gather(Part::train, chosen, [&](std::int64_t position) {
-      return augmented_ ? draw_view(seed, step, rank, position) : View{};
+  std::vector<std::int64_t> train_classes() const override {
+    std::vector<std::int64_t> classes(static_cast<std::size_t>(count(Part::train)));
+    for (std::size_t i = 0; i < classes.size(); ++i)
+      classes[i] = label(Part::train, static_cast<std::int64_t>(i));
+    return classes;
+  }
+
+  Batch train_batch_of(const std::vector<std::int64_t>& examples, const Draw& draw) const override {
+    return gather(Part::train, examples, [&](std::int64_t position) {
+      return augmented_ ? draw_view(draw, position) : View{};
     });
   }
 

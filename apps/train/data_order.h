@@ -17,7 +17,8 @@ enum class Stream : std::uint64_t {
   augmentation = 2,
   pattern = 3,
   noise = 4,
-  label = 5
+  label = 5,
+  share = 6
 };
 
 constexpr std::uint64_t stream_key(std::uint64_t seed, Stream stream) {

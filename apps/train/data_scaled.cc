@@ -21,9 +21,10 @@ class ScaledImages : public Data {
   }
   std::int64_t train_examples() const override { return images_->train_examples(); }
 
-  Batch train_batch(std::uint64_t seed, std::uint64_t step, int rank, int world,
-                    std::int64_t batch) const override {
-    return scaled(images_->train_batch(seed, step, rank, world, batch));
+  std::vector<std::int64_t> train_classes() const override { return images_->train_classes(); }
+
+  Batch train_batch_of(const std::vector<std::int64_t>& examples, const Draw& draw) const override {
+    return scaled(images_->train_batch_of(examples, draw));
   }
 
   std::int64_t test_batches(std::int64_t batch) const override {

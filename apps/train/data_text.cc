@@ -11,7 +11,6 @@
 #include <utility>
 
 #include "apps/train/data_kinds.h"
-#include "apps/train/data_order.h"
 #include "thinwire/core/error.h"
 
 namespace thinwire::train {
@@ -33,9 +32,8 @@ class TextData : public Data {
   Problem problem() const override { return {true, 1, 1, 1, vocabulary_}; }
   std::int64_t train_examples() const override { return sequences(train_); }
 
-  Batch train_batch(std::uint64_t seed, std::uint64_t step, int rank, int world,
-                    std::int64_t batch) const override {
-    return gather(train_, batch_examples(train_examples(), seed, step, rank, world, batch));
+  Batch train_batch_of(const std::vector<std::int64_t>& examples, const Draw&) const override {
+    return gather(train_, examples);
   }
 
   std::int64_t test_batches(std::int64_t batch) const override {

@@ -72,6 +72,12 @@ class Learner::Torch {
     data_ = from_user([&] { return open_data(settings.data, settings.sequence); });
     model_ = from_user([&] { return make_model(settings.model, data_->problem(), settings.seed); });
     check_size();
+    const bool by_class = settings.shares.kind == Partition::Kind::dirichlet;
+    shares_ = from_user([&] {
+      return Shares(settings.shares, data_->train_examples(),
+                    by_class ? data_->train_classes() : std::vector<std::int64_t>{}, settings.seed,
+                    workers_);
+    });
     model_->train();
     const auto parameters = trainable(*model_);
     const auto bytes = static_cast<std::size_t>(settings.bucket_mb * 1e6);
@@ -156,8 +162,8 @@ class Learner::Torch {
 
   double pass(std::uint64_t index, const Phase& phase) {
     const auto start = std::chrono::steady_clock::now();
-    const Batch batch =
-        data_->train_batch(settings_.seed, index, group_.rank(), workers_, settings_.batch);
+    const Batch batch = data_->train_batch_of(shares_->batch(index, group_.rank(), settings_.batch),
+                                              {settings_.seed, index, group_.rank()});
     const torch::Tensor loss = forward(batch);
     const auto middle = std::chrono::steady_clock::now();
     phase("forward", start, middle);
@@ -222,6 +228,7 @@ class Learner::Torch {
   Group& group_;
   int workers_;
   std::unique_ptr<Data> data_;
+  std::optional<Shares> shares_;
   std::shared_ptr<Model> model_;
   std::optional<Buckets> buckets_;
 };

@@ -182,11 +182,13 @@ std::shared_ptr<Model> make_mlp(const Problem& problem) {
 }
 
 std::shared_ptr<Model> make_cnn(const Problem& problem) {
+  constexpr std::int64_t hidden = 128;
   const std::int64_t features = 64 * (problem.height / 4) * (problem.width / 4);
   return std::make_shared<Chain>(
       nn::Sequential(conv(problem.channels, 32, 3, 1, 1), nn::ReLU(), max_pool(2, 2),
                      conv(32, 64, 3, 1, 1), nn::ReLU(), max_pool(2, 2)),
-      nn::Sequential(nn::Linear(features, 100), nn::ReLU(), nn::Linear(100, problem.classes)));
+      nn::Sequential(nn::Linear(features, hidden), nn::ReLU(),
+                     nn::Linear(hidden, problem.classes)));
 }
 
 std::shared_ptr<Model> make_resnet20(const Problem& problem) {

@@ -25,6 +25,10 @@ std::string text_of(double value) {
 void add_task(CLI::App& verb, Settings& s) {
   verb.add_option("--model", s.model, "The network; see below")->capture_default_str();
   verb.add_option("--data", s.data, "The data; see below")->capture_default_str();
+  verb.add_option("--partition", s.partition,
+                  "Who trains on what: iid (all share all), contiguous, or dirichlet:ALPHA")
+      ->type_name("KIND")
+      ->capture_default_str();
   verb.add_option("--workers", s.workers, "Worker processes to start here")
       ->check(CLI::Range(1, 256));
   verb.add_option("--scheme", s.scheme, "How gradients travel; see `thinwire schemes`")
@@ -102,7 +106,9 @@ void add_machine(CLI::App& verb, Settings& s) {
 }
 
 void add_wire(CLI::App& verb, Settings& s) {
-  verb.add_option("--link", s.link, "Emulate a link of this bandwidth and latency")
+  verb.add_option("--link", s.link,
+                  "Emulate a link of this bandwidth and latency; may go on with jitter=5ms, "
+                  "outage=LENGTH/EVERY (such as 2s/30s) and seed=N")
       ->type_name("100mbit,1ms");
   verb.add_option("--engine", s.engine, "gloo, or mpi (under mpirun)")
       ->check(CLI::IsMember({"gloo", "mpi"}))
@@ -259,6 +265,7 @@ std::vector<std::pair<std::string, std::string>> Settings::identity(int world) c
       {"workers", std::to_string(meeting.workers(world))},
       {"model", model},
       {"data", data},
+      {"partition", shares.str()},
       {"scheme", config.str()},
       {"exchange", meeting.str()},
       {"optimizer", optimizer},
@@ -295,6 +302,11 @@ void check(Settings& s) {
   check_scheme(s);
   check_optimizer(s);
   check_exchange(s);
+  try {
+    s.shares = Partition::parse(s.partition);
+  } catch (const Error& error) {
+    throw BadInput(std::string("--partition: ") + error.what());
+  }
   try {
     s.rates = Schedule::parse(s.schedule);
     s.rates.peak = s.rate;

@@ -10,6 +10,7 @@
 #include <utility>
 #include <vector>
 
+#include "apps/train/data_partition.h"
 #include "apps/train/schedule.h"
 #include "thinwire/comm/link.h"
 #include "thinwire/core/options.h"
@@ -23,6 +24,7 @@ enum class Engine { gloo, mpi };
 struct Settings {
   std::string model = "mlp";
   std::string data = "digits";
+  std::string partition = "iid";
   int workers = 0;  // 0: those of the job, else 1
   std::string scheme = "dense";
   std::string exchange = "auto";
@@ -67,6 +69,7 @@ struct Settings {
   Config config;                        // the scheme, with momentum and clipping filled in
   ExchangeKind meeting;                 // --exchange: how what the scheme makes is exchanged
   std::optional<DelayOptions> delayed;  // instead of averaging gradients in every step
+  Partition shares;                     // --partition: which worker has which training examples
   Schedule rates;
   std::optional<Link> emulated;
   Engine kind = Engine::gloo;

@@ -29,18 +29,55 @@ TEST(LinkText, Parses) {
   EXPECT_DOUBLE_EQ(Link::parse("64kbit,1.5s").bytes_per_second, 8000);
   EXPECT_DOUBLE_EQ(Link::parse("64kbit,1.5s").latency_seconds, 1.5);
   EXPECT_DOUBLE_EQ(Link::parse("inf,5ms").bytes_per_second, 0);
+  const Link link = Link::parse("100mbit,20ms,jitter=5ms,outage=2s/30s,seed=7");
+  EXPECT_DOUBLE_EQ(link.latency_seconds, 0.020);
+  EXPECT_DOUBLE_EQ(link.jitter_seconds, 0.005);
+  EXPECT_DOUBLE_EQ(link.outage_seconds, 2);
+  EXPECT_DOUBLE_EQ(link.every_seconds, 30);
+  EXPECT_EQ(link.seed, 7u);
+  EXPECT_FALSE(link.steady());
+  EXPECT_TRUE(Link::parse("inf,5ms").steady());
 }
 
 TEST(LinkText, RoundTrips) {
-  for (const char* text : {"100mbit", "1gbit,20ms", "25gbit,50us", "inf,5ms", "inf", "2.5gbit,1.5s",
-                           "56kbit,300ms", "500bit"})
+  for (const char* text :
+       {"100mbit", "1gbit,20ms", "25gbit,50us", "inf,5ms", "inf", "2.5gbit,1.5s", "56kbit,300ms",
+        "500bit", "100mbit,20ms,jitter=5ms,outage=2s/30s,seed=7", "inf,jitter=50us,seed=1",
+        "1gbit,outage=1.5s/3s,seed=18446744073709551615"})
     EXPECT_EQ(Link::parse(text).str(), text);
+  EXPECT_EQ(Link::parse("inf,seed=3,outage=500ms/60s").str(), "inf,outage=500ms/60s,seed=3");
+  EXPECT_EQ(Link::parse("inf,jitter=1ms").str(), "inf,jitter=1ms,seed=1");
   EXPECT_EQ(Link::parse("0.1gbit,0.02s").str(), "100mbit,20ms");
 }
 
 TEST(LinkText, RefusesTheRestAndShowsTheForms) {
-  for (const char* bad : {"", ",", "100", "mbit", "0mbit", "-1mbit", "1 gbit", "nanmbit", "infmbit",
-                          "1e3mbit", "1gbit,", "1gbit,20", "1gbit,-1ms", "1gbit,20ms,1", "1gib"}) {
+  for (const char* bad : {"",
+                          ",",
+                          "100",
+                          "mbit",
+                          "0mbit",
+                          "-1mbit",
+                          "1 gbit",
+                          "nanmbit",
+                          "infmbit",
+                          "1e3mbit",
+                          "1gbit,",
+                          "1gbit,20",
+                          "1gbit,-1ms",
+                          "1gbit,20ms,1",
+                          "1gib",
+                          "jitter=5ms",
+                          "1gbit,jitter=5",
+                          "1gbit,jitter=5ms,20ms",
+                          "1gbit,outage=2s",
+                          "1gbit,outage=2s/",
+                          "1gbit,outage=1s/2s/3s",
+                          "1gbit,jitter=1ms,jitter=1ms",
+                          "1gbit,jitter=1ms,seed=-1",
+                          "1gbit,jitter=1ms,seed=",
+                          "1gbit,loss=1",
+                          "1gbit,=1",
+                          "1gbit,jitter=-1ms"}) {
     try {
       (void)Link::parse(bad);
       ADD_FAILURE() << "accepted '" << bad << "'";
@@ -50,6 +87,24 @@ TEST(LinkText, RefusesTheRestAndShowsTheForms) {
       EXPECT_NE(text.find("1gbit,20ms"), std::string::npos) << text;
     }
   }
+}
+
+TEST(LinkText, SaysWhatOutagesAndSeedsNeed) {
+  const auto error_of = [](const char* text) -> std::string {
+    try {
+      return "no error: " + Link::parse(text).str();
+    } catch (const Error& error) {
+      return error.what();
+    }
+  };
+  for (const char* outage : {"outage=0s/30s", "outage=16s/30s", "outage=2s/0s"}) {
+    const std::string text = error_of((std::string("1gbit,") + outage).c_str());
+    EXPECT_NE(text.find(std::string(outage) + ": expected a LENGTH above 0 and at most half"),
+              std::string::npos)
+        << text;
+  }
+  EXPECT_NE(error_of("1gbit,20ms,seed=7").find("a seed needs jitter or an outage"),
+            std::string::npos);
 }
 
 TEST(LinkPrice, ByHand) {
@@ -142,6 +197,15 @@ TEST_P(Emulated, TakesTheTimeOfTheLink) {
   });
 }
 
+TEST_P(Emulated, KeepsTheLawsWhenUnsteady) {
+  run_emulated(GetParam(), "1gbit,10us,jitter=50us,outage=1ms/5ms,seed=2", [](Group& group) {
+    laws::gather_laws(group);
+    laws::broadcast_laws(group);
+    laws::order_laws(group);
+    laws::all_reduce_is_exact_on_whole_numbers(group, DType::f32, ReduceOp::sum, 1001);
+  });
+}
+
 // Two at once: their bytes queue, their latencies overlap. Waited for in either order.
 TEST(EmulatedQueue, BandwidthQueuesAndLatencyOverlaps) {
   run_emulated(2, "8mbit,60ms", [](Group& group) {
@@ -167,6 +231,23 @@ TEST(EmulatedQueue, BandwidthQueuesAndLatencyOverlaps) {
       second.wait();
       first.wait();
     });
+  });
+}
+
+// On a link that is not steady a collective begins for all ranks when the last one issues it.
+TEST(EmulatedQueue, UnsteadyBeginsWithTheLastRank) {
+  Clock::time_point issued;  // by rank 1, which rank 0 reads after the collective
+  run_emulated(2, "inf,20ms,jitter=1us", [&](Group& group) {
+    group.barrier().wait();
+    if (group.rank() == 1) {
+      std::this_thread::sleep_for(std::chrono::milliseconds(50));
+      issued = Clock::now();
+    }
+    Pending pending = group.barrier();
+    laws::require(group, group.traffic().sent <= 16, "traffic under way ", group.traffic().sent);
+    pending.wait();
+    laws::require(group, group.traffic().sent == 0 && group.traffic().collectives == 2, "traffic");
+    laws::require(group, since(issued) >= 0.020, since(issued), " s after the last rank issued it");
   });
 }
 

@@ -43,8 +43,9 @@ torch::Tensor input_for(const Problem& problem, std::int64_t batch, std::int64_t
 
 TEST(Models, HaveTheParametersOfTheirPapers) {
   EXPECT_EQ(parameters_of("mlp", {false, 1, 28, 28, 10}), 328'810);
-  EXPECT_EQ(parameters_of("cnn", {false, 1, 28, 28, 10}), 333'526);
-  EXPECT_EQ(parameters_of("cnn", cifar), 430'102);
+  EXPECT_EQ(parameters_of("cnn", {false, 1, 28, 28, 10}), 421'642);
+  EXPECT_EQ(parameters_of("cnn", cifar), 545'098);
+  EXPECT_EQ(parameters_of("cnn", {false, 1, 8, 8, 10}), 53'002);
   EXPECT_EQ(parameters_of("resnet20", cifar), 269'722);
   EXPECT_EQ(parameters_of("resnet110", cifar), 1'727'962);
   EXPECT_EQ(parameters_of("lstm1500", words), 66'034'000);
@@ -116,6 +117,17 @@ INSTANTIATE_TEST_SUITE_P(, EveryModel, testing::ValuesIn(models()),
                          [](const auto& info) { return info.param.name; });
 INSTANTIATE_TEST_SUITE_P(, SmallModel, testing::ValuesIn(small_models()),
                          [](const auto& info) { return info.param.name; });
+
+// Colour at 32x32 is in EveryModel.
+TEST(Models, TheCnnTakesFashionMnistAndDigits) {
+  const torch::NoGradGuard no_gradients;
+  for (const Problem& problem : {Problem{false, 1, 28, 28, 10}, Problem{false, 1, 8, 8, 10}}) {
+    const auto model = make_model("cnn", problem, 1);
+    EXPECT_EQ(model->forward(input_for(problem, 3, 1)).sizes().vec(),
+              (std::vector<std::int64_t>{3, 10}));
+    EXPECT_TRUE(model->buffers().empty());  // no BatchNorm
+  }
+}
 
 TEST(Models, LeaveTheDefaultGeneratorAlone) {
   torch::manual_seed(3);

@@ -167,6 +167,8 @@ def case_resumes(workers):
         resumes(scheme, workers, 6, "--model mlp --bucket-mb 0.2")
     # Adam counts its updates, of which a skipped step is none.
     resumes("int8", workers, 6, "--model mlp --bucket-mb 0.2 --optimizer adamw --weight-decay 0.01 --nan-at 1,0")
+    # Shares of unequal size, of which some end within the run.
+    resumes("dgc", workers, 40, "--model mlp --batch 16 --partition dirichlet:0.3")
 
 
 def case_resumes_1():
@@ -240,6 +242,8 @@ def case_refuses():
     refused("--schedule sometimes", "--schedule", "'sometimes'", "cosine")
     refused("--schedule step:3,2", "--schedule")
     refused("--link thin", "--link", "thin")
+    refused("--partition some", "--partition", "'some'", "dirichlet:ALPHA")
+    refused("--partition dirichlet:0.5 --data stdlib --model lstm", "have none", "contiguous")
     refused("--scheme zip", "zip")
     refused("--scheme dgc:colour=red", "colour")
     refused("--scheme dgc:momentum=0.5 --momentum 0.9", "--momentum", "contradicts")
@@ -270,6 +274,7 @@ def case_checkpoints():
     refused(f"{base} --workers 1 --resume {path('state')}", "--workers 2", "this run has 1")
     refused(f"{base} --workers 2 --scheme dgc --resume {path('state')}", "--scheme dense", "this run has dgc")
     refused(f"{base} --workers 2 --optimizer adam --resume {path('state')}", "--optimizer sgd", "this run has adam")
+    refused(f"{base} --workers 2 --partition contiguous --resume {path('state')}", "--partition iid", "this run has contiguous")
     refused(f"{base} --workers 2 --stop 2 --resume {path('state')}", "step 2")
     file = path("state.rank1")
     whole = open(file, "rb").read()

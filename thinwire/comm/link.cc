@@ -1,17 +1,14 @@
-// link.cc: parses links, prices collectives, and delays a group's collectives accordingly.
+// link.cc: parses links and prices collectives on them.
 // SPDX-License-Identifier: Apache-2.0
 #include "thinwire/comm/link.h"
 
-#include <algorithm>
 #include <bit>
 #include <charconv>
 #include <cmath>
 #include <cstdio>
-#include <deque>
-#include <exception>
-#include <functional>
-#include <thread>
-#include <utility>
+#include <set>
+#include <span>
+#include <vector>
 
 #include "thinwire/core/error.h"
 
@@ -23,11 +20,12 @@ struct Unit {
   double factor;
 };
 constexpr Unit kBandwidths[] = {{"gbit", 1e9}, {"mbit", 1e6}, {"kbit", 1e3}, {"bit", 1}};
-constexpr Unit kLatencies[] = {{"s", 1}, {"ms", 1e-3}, {"us", 1e-6}};
+constexpr Unit kTimes[] = {{"s", 1}, {"ms", 1e-3}, {"us", 1e-6}};
 
 [[noreturn]] void refuse(std::string_view text) {
   fail("link '", text,
-       "': expected BANDWIDTH[,LATENCY] such as 100mbit, 1gbit,20ms, 25gbit,50us or inf,5ms "
+       "': expected BANDWIDTH[,LATENCY][,jitter=TIME][,outage=LENGTH/EVERY][,seed=N] such as "
+       "100mbit, 1gbit,20ms, inf,50us or 100mbit,20ms,jitter=5ms,outage=2s/30s,seed=7 "
        "(kbit, mbit, gbit or inf; us, ms or s)");
 }
 
@@ -53,194 +51,82 @@ std::string written(double value, std::span<const Unit> units) {
   return text;
 }
 
+std::vector<std::string_view> split(std::string_view text, char separator) {
+  std::vector<std::string_view> parts;
+  while (true) {
+    const std::size_t end = text.find(separator);
+    parts.push_back(text.substr(0, end));
+    if (end == text.npos) return parts;
+    text.remove_prefix(end + 1);
+  }
+}
+
+// "2s/30s"
+void read_outage(std::string_view value, std::string_view whole, Link& link) {
+  const std::vector<std::string_view> times = split(value, '/');
+  if (times.size() != 2) refuse(whole);
+  link.outage_seconds = quantity(times[0], kTimes, whole);
+  link.every_seconds = quantity(times[1], kTimes, whole);
+  if (link.outage_seconds > 0 && link.outage_seconds <= link.every_seconds / 2) return;
+  fail("link '", whole, "': outage=", value,
+       ": expected a LENGTH above 0 and at most half of EVERY, such as outage=2s/30s");
+}
+
+// "jitter=5ms" and so on; returns the name.
+std::string_view read_option(std::string_view option, std::string_view whole, Link& link) {
+  const std::size_t equals = option.find('=');
+  if (equals == option.npos) refuse(whole);
+  const std::string_view name = option.substr(0, equals), value = option.substr(equals + 1);
+  if (name == "jitter") {
+    link.jitter_seconds = quantity(value, kTimes, whole);
+  } else if (name == "outage") {
+    read_outage(value, whole, link);
+  } else if (name == "seed") {
+    const char* const end = value.data() + value.size();
+    const auto [rest, error] = std::from_chars(value.data(), end, link.seed);
+    if (error != std::errc{} || rest != end) refuse(whole);
+  } else {
+    refuse(whole);
+  }
+  return name;
+}
+
 int tree_steps(int ranks) {
   return static_cast<int>(std::bit_width(static_cast<unsigned>(ranks - 1)));
 }
 
-using Clock = std::chrono::steady_clock;
-
-Clock::duration seconds(double value) {
-  return std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(value));
-}
-
-// One collective on the emulated link.
-struct Passage {
-  Pending inner;
-  Clock::time_point issued = Clock::now();
-  double latency = 0;                    // seconds, beside others'
-  std::function<double()> transmission;  // seconds, after others'; callable once inner is done
-  Clock::time_point release{};           // valid once settled
-  bool settled = false;
-};
-
-// The link of one rank: passages in the order of issue. How long a gather occupies it is known only
-// when its sizes are, so passages are settled strictly in order, each when its inner is done.
-class Queue {
- public:
-  std::shared_ptr<Passage> add(Pending inner, double latency,
-                               std::function<double()> transmission) {
-    auto passage = std::make_shared<Passage>();
-    passage->inner = std::move(inner);
-    passage->latency = latency;
-    passage->transmission = std::move(transmission);
-    open_.push_back(passage);
-    return passage;
-  }
-
-  // Waits for the inner collectives up to and including this one. That cannot block for longer than
-  // this one alone would: every rank issued the earlier ones before it.
-  void settle(const Passage& last) {
-    while (!last.settled) {
-      open_.front()->inner.wait();
-      settle_front();
-    }
-  }
-
-  void settle_what_is_done() {
-    while (!open_.empty() && open_.front()->inner.done()) {
-      open_.front()->inner.wait();
-      settle_front();
-    }
-  }
-
- private:
-  void settle_front() {
-    Passage& passage = *open_.front();
-    free_ = std::max(free_, passage.issued) + seconds(passage.transmission());
-    passage.release = free_ + seconds(passage.latency);
-    passage.settled = true;
-    open_.pop_front();
-  }
-
-  std::deque<std::shared_ptr<Passage>> open_;
-  Clock::time_point free_{};  // when the last settled transmission ends
-};
-
-class LinkWork final : public Pending::Work {
- public:
-  LinkWork(std::shared_ptr<Queue> queue, std::shared_ptr<Passage> passage)
-      : queue_(std::move(queue)), passage_(std::move(passage)) {}
-
-  // Dropped without wait(): end it now, since the sizes it reads may go. While an exception passes
-  // the inner engine decides how, and the queue forgets the price.
-  ~LinkWork() override {
-    if (passage_->settled) return;
-    if (std::uncaught_exceptions() == exceptions_) try_settle();
-    passage_->inner = Pending();
-    passage_->transmission = [] { return 0.0; };
-  }
-
-  void wait() override {
-    queue_->settle(*passage_);
-    std::this_thread::sleep_until(passage_->release);
-  }
-
-  bool done() override {
-    queue_->settle_what_is_done();
-    return passage_->settled && Clock::now() >= passage_->release;
-  }
-
- private:
-  void try_settle() {
-    try {
-      queue_->settle(*passage_);
-    } catch (const Error&) {  // the inner group remembers: the next call throws
-    }
-  }
-
-  std::shared_ptr<Queue> queue_;
-  std::shared_ptr<Passage> passage_;
-  const int exceptions_ = std::uncaught_exceptions();
-};
-
-std::size_t sum_without(std::span<const std::size_t> sizes, int rank) {
-  std::size_t sum = 0;
-  for (std::size_t r = 0; r < sizes.size(); ++r)
-    if (r != static_cast<std::size_t>(rank)) sum += sizes[r];
-  return sum;
-}
-
-class LinkGroup final : public Group {
- public:
-  LinkGroup(std::shared_ptr<Group> inner, const Link& link)
-      : inner_(std::move(inner)), link_(link), wire_{link.bytes_per_second, 0} {}
-
-  int rank() const override { return inner_->rank(); }
-  int size() const override { return inner_->size(); }
-  std::string name() const override { return inner_->name() + " over an emulated " + link_.str(); }
-  Traffic traffic() const override { return inner_->traffic(); }
-
-  Pending all_reduce(Bytes data, DType dtype, ReduceOp op, Stream stream) override {
-    return pass(inner_->all_reduce(data, dtype, op, stream), link_.all_reduce_seconds(size(), 0),
-                constant(wire_.all_reduce_seconds(size(), data.size())));
-  }
-
-  Pending all_gather(ConstBytes mine, std::size_t slot_bytes, Bytes slots,
-                     std::span<std::size_t> sizes, Stream stream) override {
-    return pass(inner_->all_gather(mine, slot_bytes, slots, sizes, stream),
-                link_.all_gather_seconds(size(), 0), [wire = wire_, sizes] {
-                  const std::size_t largest = *std::ranges::max_element(sizes);
-                  return wire.all_gather_seconds(static_cast<int>(sizes.size()), largest);
-                });
-  }
-
-  // Pieces differ, so the price is the busier direction of this rank: equal pieces give the formula
-  // of the gather.
-  Pending all_to_all(ConstBytes mine, std::span<const std::size_t> mine_sizes,
-                     std::size_t slot_bytes, Bytes slots, std::span<std::size_t> sizes,
-                     Stream stream) override {
-    return pass(inner_->all_to_all(mine, mine_sizes, slot_bytes, slots, sizes, stream),
-                link_.all_gather_seconds(size(), 0),
-                [wire = wire_, sizes, rank = rank(), sent = sum_without(mine_sizes, rank())] {
-                  const std::size_t bytes = std::max(sent, sum_without(sizes, rank));
-                  return wire.all_gather_seconds(2, bytes);
-                });
-  }
-
-  Pending broadcast(Bytes data, int root, Stream stream) override {
-    return pass(inner_->broadcast(data, root, stream), link_.broadcast_seconds(size(), 0),
-                constant(wire_.broadcast_seconds(size(), data.size())));
-  }
-
-  // A dissemination barrier: empty messages in as many steps as a tree has.
-  Pending barrier() override {
-    return pass(inner_->barrier(), link_.broadcast_seconds(size(), 0), constant(0));
-  }
-
- private:
-  static std::function<double()> constant(double value) {
-    return [value] { return value; };
-  }
-
-  Pending pass(Pending inner, double latency, std::function<double()> transmission) {
-    auto passage = queue_->add(std::move(inner), latency, std::move(transmission));
-    return Pending(std::make_unique<LinkWork>(queue_, std::move(passage)));
-  }
-
-  std::shared_ptr<Group> inner_;
-  const Link link_;
-  const Link wire_;  // the same without latency: the part that queues
-  std::shared_ptr<Queue> queue_ = std::make_shared<Queue>();
-};
-
 }  // namespace
 
 Link Link::parse(std::string_view text) {
-  const std::size_t comma = text.find(',');
-  const std::string_view bandwidth = text.substr(0, comma);
+  const std::vector<std::string_view> parts = split(text, ',');
   Link link;
-  if (bandwidth != "inf") {
-    link.bytes_per_second = quantity(bandwidth, kBandwidths, text) / 8;
+  if (parts[0] != "inf") {
+    link.bytes_per_second = quantity(parts[0], kBandwidths, text) / 8;
     if (link.bytes_per_second == 0) refuse(text);
   }
-  if (comma != text.npos) link.latency_seconds = quantity(text.substr(comma + 1), kLatencies, text);
+  std::size_t next = 1;
+  if (next < parts.size() && parts[next].find('=') == text.npos)
+    link.latency_seconds = quantity(parts[next++], kTimes, text);
+  std::set<std::string_view> seen;
+  for (; next < parts.size(); ++next) {
+    if (!seen.insert(read_option(parts[next], text, link)).second) refuse(text);
+  }
+  if (link.steady() && seen.contains("seed"))
+    fail("link '", text,
+         "': a seed needs jitter or an outage, else nothing is drawn; leave it out");
   return link;
 }
 
 std::string Link::str() const {
   std::string text = "inf";
   if (bytes_per_second > 0) text = written(bytes_per_second * 8, kBandwidths);
-  if (latency_seconds > 0) text.append(1, ',').append(written(latency_seconds, kLatencies));
+  if (latency_seconds > 0) text.append(",").append(written(latency_seconds, kTimes));
+  if (jitter_seconds > 0) text.append(",jitter=").append(written(jitter_seconds, kTimes));
+  if (outage_seconds > 0) {
+    text.append(",outage=").append(written(outage_seconds, kTimes));
+    text.append("/").append(written(every_seconds, kTimes));
+  }
+  if (!steady()) text.append(",seed=").append(std::to_string(seed));
   return text;
 }
 
@@ -260,15 +146,6 @@ double Link::broadcast_seconds(int ranks, std::size_t bytes) const {
   const double step_bytes = static_cast<double>(bytes);
   return tree_steps(ranks) *
          (latency_seconds + (bytes_per_second > 0 ? step_bytes / bytes_per_second : 0));
-}
-
-std::unique_ptr<Group> emulate_link(Group& group, const Link& link) {
-  const auto leave_it = [](Group*) {};
-  return std::make_unique<LinkGroup>(std::shared_ptr<Group>(&group, leave_it), link);
-}
-
-std::unique_ptr<Group> emulate_link(std::unique_ptr<Group> group, const Link& link) {
-  return std::make_unique<LinkGroup>(std::move(group), link);
 }
 
 }  // namespace thinwire

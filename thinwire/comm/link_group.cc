@@ -1,0 +1,268 @@
+// link_group.cc: a group whose collectives are done when its engine is done and the link would be.
+// SPDX-License-Identifier: Apache-2.0
+#include <algorithm>
+#include <deque>
+#include <exception>
+#include <functional>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "thinwire/comm/link.h"
+#include "thinwire/comm/link_schedule.h"
+#include "thinwire/core/error.h"
+
+namespace thinwire {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+// What a collective costs on the link.
+struct Price {
+  Pattern pattern = Pattern::chain;
+  double latency = 0;                    // seconds, beside others'
+  std::function<double()> transmission;  // seconds, after others'; callable once inner is done
+};
+
+// One collective on the emulated link. Times are in seconds since the schedule's beginning.
+struct Passage {
+  // When this rank issued it, and when each did: gathered from all where they must agree.
+  double mine = 0;
+  std::vector<double> issued;
+  std::vector<std::size_t> issued_sizes;
+  Pending inner, gathering;  // after what they write to
+  Price price;
+  double release = 0;  // valid once settled
+  bool settled = false;
+  bool agreed = false;  // `issued` is of all ranks
+
+  bool done() { return inner.done() && gathering.done(); }
+  void wait() {
+    inner.wait();
+    gathering.wait();
+  }
+};
+
+// The link of one rank: passages in the order of issue. How long a gather occupies it is known only
+// when its sizes are, so passages are settled strictly in order, each when its inner is done.
+class Queue {
+ public:
+  explicit Queue(const LinkSchedule& schedule) : schedule_(schedule) {}
+
+  void add(std::shared_ptr<Passage> passage) { open_.push_back(std::move(passage)); }
+
+  // Waits for the inner collectives up to and including this one. That cannot block for longer than
+  // this one alone would: every rank issued the earlier ones before it.
+  void settle(const Passage& last) {
+    while (!last.settled) settle_front();
+  }
+
+  void settle_what_is_done() {
+    while (!open_.empty() && open_.front()->done()) settle_front();
+  }
+
+  // Begins the schedule, after a barrier of its own.
+  void begin() {
+    beginning_ = Clock::now();
+    ++own_.collectives;
+  }
+  double now() const { return std::chrono::duration<double>(Clock::now() - beginning_).count(); }
+  // What agreeing on the time has sent. Counted when it is done, as engines do: never more than they
+  // have counted.
+  const Traffic& own() const { return own_; }
+  Clock::time_point at(double time) const {
+    return beginning_ +
+           std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(time));
+  }
+
+ private:
+  void settle_front() {
+    Passage& passage = *open_.front();
+    passage.wait();
+    const Pattern pattern = passage.price.pattern;
+    const double begin = std::max(free_, *std::ranges::max_element(passage.issued));
+    free_ = schedule_.passed(pattern, begin, passage.price.transmission());
+    passage.release = schedule_.passed(pattern, free_, passage.price.latency);
+    passage.settled = true;
+    if (passage.agreed) count_agreement(passage.issued.size() - 1);
+    open_.pop_front();
+  }
+
+  void count_agreement(std::size_t others) {
+    own_.sent += sizeof(Passage::mine) * others;
+    own_.received += sizeof(Passage::mine) * others;
+    ++own_.collectives;
+  }
+
+  const LinkSchedule schedule_;
+  std::deque<std::shared_ptr<Passage>> open_;
+  Clock::time_point beginning_ = Clock::now();
+  double free_ = 0;  // when the last settled transmission ends
+  Traffic own_;
+};
+
+class LinkWork final : public Pending::Work {
+ public:
+  LinkWork(std::shared_ptr<Queue> queue, std::shared_ptr<Passage> passage)
+      : queue_(std::move(queue)), passage_(std::move(passage)) {}
+
+  // Dropped without wait(): end it now, since the sizes it reads may go. While an exception passes
+  // the inner engine decides how, and the queue forgets the price.
+  ~LinkWork() override {
+    if (passage_->settled) return;
+    if (std::uncaught_exceptions() == exceptions_) try_settle();
+    passage_->inner = Pending();
+    passage_->gathering = Pending();
+    passage_->agreed = false;
+    passage_->price.transmission = [] { return 0.0; };
+  }
+
+  void wait() override {
+    queue_->settle(*passage_);
+    std::this_thread::sleep_until(queue_->at(passage_->release));
+  }
+
+  bool done() override {
+    queue_->settle_what_is_done();
+    return passage_->settled && queue_->now() >= passage_->release;
+  }
+
+ private:
+  void try_settle() {
+    try {
+      queue_->settle(*passage_);
+    } catch (const Error&) {  // the inner group remembers: the next call throws
+    }
+  }
+
+  std::shared_ptr<Queue> queue_;
+  std::shared_ptr<Passage> passage_;
+  const int exceptions_ = std::uncaught_exceptions();
+};
+
+std::size_t sum_without(std::span<const std::size_t> sizes, int rank) {
+  std::size_t sum = 0;
+  for (std::size_t r = 0; r < sizes.size(); ++r)
+    if (r != static_cast<std::size_t>(rank)) sum += sizes[r];
+  return sum;
+}
+
+class LinkGroup final : public Group {
+ public:
+  LinkGroup(std::shared_ptr<Group> inner, const Link& link)
+      : inner_(std::move(inner)),
+        link_(link),
+        schedule_(link, inner_->size()),
+        queue_(std::make_shared<Queue>(schedule_)) {}
+
+  int rank() const override { return inner_->rank(); }
+  int size() const override { return inner_->size(); }
+  std::string name() const override { return inner_->name() + " over an emulated " + link_.str(); }
+
+  // Less what only agreed on the time.
+  Traffic traffic() const override {
+    Traffic traffic = inner_->traffic();
+    traffic.sent -= queue_->own().sent;
+    traffic.received -= queue_->own().received;
+    traffic.collectives -= queue_->own().collectives;
+    return traffic;
+  }
+
+  Pending all_reduce(Bytes data, DType dtype, ReduceOp op, Stream stream) override {
+    return pass(inner_->all_reduce(data, dtype, op, stream), Pattern::chain,
+                steps_.all_reduce_seconds(size(), 0),
+                constant(wire_.all_reduce_seconds(size(), data.size())));
+  }
+
+  Pending all_gather(ConstBytes mine, std::size_t slot_bytes, Bytes slots,
+                     std::span<std::size_t> sizes, Stream stream) override {
+    return pass(inner_->all_gather(mine, slot_bytes, slots, sizes, stream), Pattern::direct,
+                steps_.all_gather_seconds(size(), 0), [wire = wire_, sizes] {
+                  const std::size_t largest = *std::ranges::max_element(sizes);
+                  return wire.all_gather_seconds(static_cast<int>(sizes.size()), largest);
+                });
+  }
+
+  // Pieces differ, so the price is the busier direction of this rank: equal pieces give the formula
+  // of the gather.
+  Pending all_to_all(ConstBytes mine, std::span<const std::size_t> mine_sizes,
+                     std::size_t slot_bytes, Bytes slots, std::span<std::size_t> sizes,
+                     Stream stream) override {
+    return pass(inner_->all_to_all(mine, mine_sizes, slot_bytes, slots, sizes, stream),
+                Pattern::direct, steps_.all_gather_seconds(size(), 0),
+                [wire = wire_, sizes, rank = rank(), sent = sum_without(mine_sizes, rank())] {
+                  const std::size_t bytes = std::max(sent, sum_without(sizes, rank));
+                  return wire.all_gather_seconds(2, bytes);
+                });
+  }
+
+  Pending broadcast(Bytes data, int root, Stream stream) override {
+    return pass(inner_->broadcast(data, root, stream), Pattern::chain,
+                steps_.broadcast_seconds(size(), 0),
+                constant(wire_.broadcast_seconds(size(), data.size())));
+  }
+
+  // A dissemination barrier: empty messages in as many steps as a tree has.
+  Pending barrier() override {
+    return pass(inner_->barrier(), Pattern::chain, steps_.broadcast_seconds(size(), 0),
+                constant(0));
+  }
+
+ private:
+  static std::function<double()> constant(double value) {
+    return [value] { return value; };
+  }
+
+  Pending pass(Pending inner, Pattern pattern, double steps, std::function<double()> transmission) {
+    auto passage = std::make_shared<Passage>();
+    passage->inner = std::move(inner);
+    const double latency = schedule_.latency(number_, static_cast<std::uint64_t>(steps));
+    passage->price = {pattern, latency, std::move(transmission)};
+    if (link_.steady() || size() == 1) {
+      passage->issued = {queue_->now()};
+    } else {
+      agree(*passage);
+    }
+    ++number_;
+    queue_->add(passage);
+    return Pending(std::make_unique<LinkWork>(queue_, std::move(passage)));
+  }
+
+  // A collective begins when the last rank issues it, and an outage counts from then: each rank by
+  // its own clock would see different ones.
+  void agree(Passage& passage) {
+    if (number_ == 0) {
+      inner_->barrier().wait();
+      queue_->begin();
+    }
+    const auto ranks = static_cast<std::size_t>(size());
+    passage.mine = queue_->now();
+    passage.issued.assign(ranks, passage.mine);
+    passage.issued_sizes.resize(ranks);
+    const auto slots = std::as_writable_bytes(std::span(passage.issued));
+    const auto mine = std::as_bytes(std::span(&passage.mine, 1));
+    passage.gathering = inner_->all_gather(mine, mine.size(), slots, passage.issued_sizes, {});
+    passage.agreed = true;
+  }
+
+  std::shared_ptr<Group> inner_;
+  const Link link_;
+  const Link wire_{.bytes_per_second = link_.bytes_per_second};  // the part that queues
+  static constexpr Link steps_{.latency_seconds = 1};            // prices as numbers of steps
+  const LinkSchedule schedule_;
+  std::shared_ptr<Queue> queue_;
+  std::uint64_t number_ = 0;  // of the next collective, the same on all ranks
+};
+
+}  // namespace
+
+std::unique_ptr<Group> emulate_link(Group& group, const Link& link) {
+  const auto leave_it = [](Group*) {};
+  return std::make_unique<LinkGroup>(std::shared_ptr<Group>(&group, leave_it), link);
+}
+
+std::unique_ptr<Group> emulate_link(std::unique_ptr<Group> group, const Link& link) {
+  return std::make_unique<LinkGroup>(std::move(group), link);
+}
+
+}  // namespace thinwire
