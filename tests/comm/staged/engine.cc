@@ -9,7 +9,7 @@
 namespace thinwire::testing {
 
 std::unique_ptr<Group> make_group(const GroupOptions& options) {
-  const auto make = [&](const auto&) { return make_gloo_backend(job(), options); };
+  const auto make = [](const auto&) { return make_gloo_backend(job()); };
   return torch_engine::make_staged_group(job(), options, c10::kCPU, "staged", make);
 }
 

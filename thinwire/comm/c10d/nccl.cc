@@ -9,6 +9,7 @@
 #include <string>
 
 #include "thinwire/comm/c10d/staged.h"
+#include "thinwire/comm/c10d/wire.h"
 #include "thinwire/comm/c10d/within.h"
 #include "thinwire/core/error.h"
 
@@ -59,13 +60,13 @@ std::string last_words(const std::string& text) {
   return text.substr(start, text.find('\n', start) - start);
 }
 
-[[noreturn]] void complain(const Rendezvous& at, int gpu, const std::string& text) {
+[[noreturn]] void complain(int rank, int gpu, const std::string& text) {
   const std::string words = last_words(text);
   if (text.find("Duplicate GPU") != text.npos)
-    fail("rank ", at.rank, " of ", at.world, ": NCCL refuses ranks that share a GPU (", words,
+    fail("rank ", rank, ": NCCL refuses ranks that share a GPU (", words,
          "); start one worker per GPU, or use Gloo, or, to try it out, give every process another ",
          "NCCL_HOSTID and set NCCL_P2P_DISABLE=1 NCCL_SHM_DISABLE=1");
-  fail("rank ", at.rank, " of ", at.world, ": NCCL did not connect GPU ", gpu, ": ", words,
+  fail("rank ", rank, ": NCCL did not connect GPU ", gpu, ": ", words,
        "; NCCL_DEBUG=INFO tells more");
 }
 
@@ -79,7 +80,10 @@ std::unique_ptr<Group> make_nccl_group(const Rendezvous& at, int gpu, const Grou
     auto nccl = c10::make_intrusive<Nccl>(c10::make_intrusive<c10d::PrefixStore>("nccl", store),
                                           at.rank, at.world);
     const std::string trouble = connect(nccl, device, std::max(options.timeout, patience));
-    if (!trouble.empty()) complain(at, gpu, trouble);
+    if (!trouble.empty()) {
+      torch_engine::end(nccl);
+      complain(at.rank, gpu, trouble);
+    }
     return nccl;
   };
   return torch_engine::make_staged_group(at, options, device, "nccl", make);

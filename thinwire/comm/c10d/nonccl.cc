@@ -6,7 +6,7 @@
 namespace thinwire {
 
 std::unique_ptr<Group> make_nccl_group(const Rendezvous& at, int, const GroupOptions&) {
-  fail("rank ", at.rank, " of ", at.world,
+  fail("rank ", at.rank,
        ": this thinwire was built without NCCL (it needs a torch with CUDA, and nccl.h); use Gloo");
 }
 

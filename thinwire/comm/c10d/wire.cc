@@ -9,6 +9,8 @@
 #include <exception>
 #include <utility>
 
+#include "thinwire/comm/c10d/within.h"
+
 namespace thinwire::torch_engine {
 namespace {
 
@@ -18,6 +20,13 @@ c10::Stream own_stream(c10::Device device) {
 }
 
 }  // namespace
+
+void end(const c10::intrusive_ptr<c10d::Backend>& backend) {
+  within(std::chrono::seconds(5), [backend] {
+    backend->abort();
+    return true;
+  });
+}
 
 at::Tensor host_tensor(const std::byte* data, std::size_t bytes) {
   return at::from_blob(const_cast<std::byte*>(data), {static_cast<std::int64_t>(bytes)}, at::kByte);
@@ -40,11 +49,7 @@ at::Tensor Wire::room(std::size_t bytes) const {
 }
 
 void Wire::break_off() {
-  if (broken_.exchange(true)) return;
-  try {
-    backend_->abort();
-  } catch (const std::exception&) {  // the cause is being reported
-  }
+  if (!broken_.exchange(true)) end(backend_);
 }
 
 void wait_for(World& world, const c10::intrusive_ptr<c10d::Work>& work) {

@@ -14,6 +14,9 @@
 
 namespace thinwire::torch_engine {
 
+// Breaks off whatever the backend waits for. Its own abort may fail, or wait in turn.
+void end(const c10::intrusive_ptr<c10d::Backend>& backend);
+
 // A tensor over bytes of the host, which must outlive it.
 at::Tensor host_tensor(const std::byte* data, std::size_t bytes);
 
