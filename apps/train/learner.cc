@@ -139,7 +139,7 @@ class Learner::Torch {
     for (auto& item : model_->named_buffers()) {
       torch::Tensor& tensor = item.value();
       if (tensor.scalar_type() == torch::kFloat) {
-        const torch::Tensor host = tensor.cpu();  // on the CPU itself
+        const torch::Tensor host = tensor.cpu();  // itself where it is there already
         visitor.tensor(item.key() + "/buffer", span_of(host), Share::local);
         tensor.copy_(host);
       } else if (tensor.scalar_type() == torch::kLong && tensor.numel() == 1) {  // a counter

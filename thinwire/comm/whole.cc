@@ -59,7 +59,8 @@ void to_whole(ConstBytes from, DType dtype, std::span<std::int32_t> numbers) {
     case DType::bf16:
       return each_to<Half>(from, numbers, [](Half bits) { return whole_of(from_bf16(bits)); });
     case DType::i8:
-      return each_to<std::int8_t>(from, numbers, [](std::int8_t value) { return value; });
+      return each_to<std::int8_t>(
+          from, numbers, [](std::int8_t value) { return static_cast<std::int32_t>(value); });
     case DType::i32:
       return each_to<std::int32_t>(from, numbers, [](std::int32_t value) { return value; });
   }
