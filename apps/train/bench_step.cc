@@ -56,10 +56,10 @@ class PlainAverage {
 
 class StepBench {
  public:
-  StepBench(const Plan& plan, Group& group, const Place& place, int threads)
+  StepBench(const Plan& plan, Group& group, const Place& place, const Hardware& hardware)
       : plan_(plan),
         group_(group),
-        learner_(plan.settings, group, threads),
+        learner_(plan.settings, group, hardware),
         optimizer_(plan.settings, learner_.buckets()),
         exchange_(group, learner_.buckets(), plan.settings.config),
         plain_(place, options_of(plan.settings)) {}
@@ -164,9 +164,9 @@ class StepBench {
 
 void run(Plan& plan) {
   check(plan.settings);
-  work_or_launch(plan.settings, [&](Group& group, const Place& place, int threads) {
+  work_or_launch(plan.settings, [&](Group& group, const Place& place, const Hardware& hardware) {
     if (group.size() == 1) throw BadInput("bench step: expected --workers 2 or more");
-    return std::make_unique<StepBench>(plan, group, place, threads);
+    return std::make_unique<StepBench>(plan, group, place, hardware);
   });
 }
 

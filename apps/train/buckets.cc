@@ -93,8 +93,9 @@ Buckets::Buckets(const std::vector<NamedParameter>& parameters,
   }
   for (const Bucket& bucket : layout_) {
     const auto elements = static_cast<std::int64_t>(bucket.elements());
-    weights_.push_back(torch::empty({elements}, torch::kFloat));
-    gradients_.push_back(torch::zeros({elements}, torch::kFloat));
+    const auto options = parameters_.front().options().requires_grad(false);
+    weights_.push_back(torch::empty({elements}, options));
+    gradients_.push_back(torch::zeros({elements}, options));
     missing_.push_back(bucket.parameters.size());
   }
   std::vector<std::int64_t> next(layout_.size(), 0);
@@ -103,6 +104,7 @@ Buckets::Buckets(const std::vector<NamedParameter>& parameters,
     place(parameters_[i], bucket_of[i], offset);
     offset += parameters_[i].numel();
   }
+  mirror_ = make_mirror(weights_, gradients_);
 }
 
 Buckets::~Buckets() {
@@ -121,13 +123,9 @@ void Buckets::place(const torch::Tensor& parameter, std::size_t bucket, std::int
   set_post_acc_grad_hooks(parameter, std::make_unique<Hook>(*this, bucket));
 }
 
-std::span<float> Buckets::weights(std::size_t bucket) {
-  return {weights_[bucket].data_ptr<float>(), count_of(weights_[bucket])};
-}
+std::span<float> Buckets::weights(std::size_t bucket) { return mirror_->weights(bucket); }
 
-std::span<float> Buckets::gradient(std::size_t bucket) {
-  return {gradients_[bucket].data_ptr<float>(), count_of(gradients_[bucket])};
-}
+std::span<float> Buckets::gradient(std::size_t bucket) { return mirror_->gradient(bucket); }
 
 void Buckets::zero_gradients() {
   for (torch::Tensor& gradient : gradients_) gradient.zero_();
@@ -141,13 +139,14 @@ void Buckets::watch(Ready ready) {
 void Buckets::release() {
   const Ready ready = std::exchange(ready_, nullptr);
   for (const Bucket& bucket : layout_) {
-    if (missing_[bucket.id] > 0) ready(bucket.id);
+    if (missing_[bucket.id] > 0) mirror_->fetch(bucket.id, ready);
   }
+  mirror_->settle();
 }
 
 void Buckets::arrived(std::size_t bucket) {
   if (!ready_) return;  // gradients are only being accumulated
-  if (--missing_[bucket] == 0) ready_(static_cast<std::uint16_t>(bucket));
+  if (--missing_[bucket] == 0) mirror_->fetch(static_cast<std::uint16_t>(bucket), ready_);
 }
 
 }  // namespace thinwire::train

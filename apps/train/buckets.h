@@ -1,6 +1,7 @@
 // buckets.h: the parameters of a model in flat buffers, cut into buckets in the order in which
 // backward reaches them. Weights and gradients of the parameters are views of the buffers: what an
-// exchange averages and an optimizer changes is the model itself, nothing is copied.
+// exchange averages and an optimizer changes is the model itself, or, where that lives on a GPU, its
+// mirror on the host.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -8,10 +9,12 @@
 
 #include <cstdint>
 #include <functional>
+#include <memory>
 #include <span>
 #include <string>
 #include <vector>
 
+#include "apps/train/mirror.h"
 #include "thinwire/core/view.h"
 
 namespace thinwire::train {
@@ -45,10 +48,13 @@ class Buckets {
 
   void zero_gradients();
 
+  // Before the model computes: gives it the weights.
+  void push_weights() { mirror_->push_weights(); }
+
   // During the next backward, `ready` is called for each bucket as soon as its last gradient is
   // there. release() calls it for those that backward left incomplete (their parameters were not
-  // used; the gradient is zero), and ends this.
-  using Ready = std::function<void(std::uint16_t bucket)>;
+  // used; the gradient is zero), and ends this: all calls have been made.
+  using Ready = Mirror::Ready;
   void watch(Ready ready);
   void release();
 
@@ -59,8 +65,9 @@ class Buckets {
 
   std::vector<torch::Tensor> parameters_;
   std::vector<Bucket> layout_;
-  std::vector<torch::Tensor> weights_, gradients_;  // flat, by bucket
-  std::vector<std::size_t> missing_;                // gradients still to come, by bucket
+  std::vector<torch::Tensor> weights_, gradients_;  // flat, by bucket, where the model lives
+  std::unique_ptr<Mirror> mirror_;
+  std::vector<std::size_t> missing_;  // gradients still to come, by bucket
   Ready ready_;
 };
 

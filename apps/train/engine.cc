@@ -9,11 +9,13 @@
 namespace thinwire::train {
 namespace {
 
-std::unique_ptr<Group> make_plain(const Settings& settings, const Place& place) {
+std::unique_ptr<Group> make_plain(const Settings& settings, const Place& place, int gpu) {
   const GroupOptions options = options_of(settings);
   if (settings.kind == Engine::mpi) return make_mpi_engine(options);
   if (place.world == 1) return std::move(make_local_groups(1, options).front());
-  return make_gloo_group({place.host, place.port, place.rank, place.world}, options);
+  const Rendezvous at{place.host, place.port, place.rank, place.world};
+  return settings.kind == Engine::nccl ? make_nccl_group(at, gpu, options)
+                                       : make_gloo_group(at, options);
 }
 
 }  // namespace
@@ -24,8 +26,8 @@ GroupOptions options_of(const Settings& settings) {
   return options;
 }
 
-std::unique_ptr<Group> make_group(const Settings& settings, const Place& place) {
-  std::unique_ptr<Group> group = make_plain(settings, place);
+std::unique_ptr<Group> make_group(const Settings& settings, const Place& place, int gpu) {
+  std::unique_ptr<Group> group = make_plain(settings, place, gpu);
   return settings.emulated ? emulate_link(std::move(group), *settings.emulated) : std::move(group);
 }
 

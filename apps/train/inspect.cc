@@ -75,7 +75,7 @@ class Inspector {
   Inspector(const ModelSettings& settings, const std::vector<Config>& schemes)
       : settings_(training_of(settings)),
         group_(std::move(make_local_groups(1).front())),
-        learner_(settings_, *group_, settings.threads),
+        learner_(settings_, *group_, {.threads = settings.threads}),
         optimizer_(settings_, learner_.buckets()) {
     for (const Config& scheme : schemes) {
       onlookers_.push_back(std::make_unique<Onlooker>(scheme, learner_.buckets()));

@@ -69,6 +69,7 @@ std::vector<char*> pointers(std::vector<std::string>& texts) {
 std::vector<std::string> environment(int rank, int workers, std::uint16_t port, int report) {
   std::vector<std::string> all = {"RANK=" + std::to_string(rank),
                                   "WORLD_SIZE=" + std::to_string(workers),
+                                  "LOCAL_RANK=" + std::to_string(rank),
                                   "LOCAL_WORLD_SIZE=" + std::to_string(workers),
                                   "MASTER_ADDR=127.0.0.1",
                                   "MASTER_PORT=" + std::to_string(port),

@@ -14,8 +14,9 @@ namespace thinwire::train {
 struct Place {
   int rank = 0;
   int world = 1;
-  std::string host;  // where the workers meet (Gloo)
+  std::string host;  // where the workers meet (all but MPI)
   std::uint16_t port = 0;
+  int local_rank = 0;          // among the workers of this machine
   bool beside_others = false;  // other workers share this machine's cores
   int report = -1;             // file descriptor that the process that started us reads
 };

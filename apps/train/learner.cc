@@ -3,6 +3,7 @@
 #include "apps/train/learner.h"
 
 #include <ATen/autocast_mode.h>
+#include <c10/core/impl/VirtualGuardImpl.h>
 #include <torch/torch.h>
 
 #include <algorithm>
@@ -25,23 +26,34 @@ constexpr std::int64_t test_batch = 128;
 // keeps bf16 copies, which are dropped at the end, before the optimizer changes the weights.
 class Bf16 {
  public:
-  explicit Bf16(bool on) : on_(on) {
+  Bf16(bool on, torch::Device device) : on_(on), type_(device.type()) {
     if (!on_) return;
-    at::autocast::set_autocast_dtype(at::kCPU, at::kBFloat16);
-    at::autocast::set_autocast_enabled(at::kCPU, true);
+    at::autocast::set_autocast_dtype(type_, at::kBFloat16);
+    at::autocast::set_autocast_enabled(type_, true);
     at::autocast::increment_nesting();
   }
   ~Bf16() {
     if (!on_) return;
     if (at::autocast::decrement_nesting() == 0) at::autocast::clear_cache();
-    at::autocast::set_autocast_enabled(at::kCPU, false);
+    at::autocast::set_autocast_enabled(type_, false);
   }
   Bf16(const Bf16&) = delete;
   Bf16& operator=(const Bf16&) = delete;
 
  private:
   bool on_;
+  torch::DeviceType type_;
 };
+
+// f32 means f32, and convolutions that add in one order: a GPU's defaults are neither.
+torch::Device prepared(const Settings& settings, const Hardware& hardware) {
+  if (!settings.cuda) return torch::kCPU;
+  const torch::Device device(torch::kCUDA, static_cast<c10::DeviceIndex>(hardware.gpu));
+  c10::impl::VirtualGuardImpl(device.type()).setDevice(device);
+  at::globalContext().setAllowTF32CuDNN(false);
+  at::globalContext().setDeterministicCuDNN(true);
+  return device;
+}
 
 // Sums the tensor's span over the ranks and divides by the workers: their mean, the same bits
 // everywhere.
@@ -66,9 +78,12 @@ auto from_user(Make make) {
 
 class Learner::Torch {
  public:
-  Torch(const Settings& settings, Group& group, int threads)
-      : settings_(settings), group_(group), workers_(settings.meeting.workers(group.size())) {
-    if (threads > 0) at::set_num_threads(threads);
+  Torch(const Settings& settings, Group& group, const Hardware& hardware)
+      : settings_(settings),
+        group_(group),
+        workers_(settings.meeting.workers(group.size())),
+        device_(prepared(settings, hardware)) {
+    if (hardware.threads > 0) at::set_num_threads(hardware.threads);
     data_ = from_user([&] { return open_data(settings.data, settings.sequence); });
     model_ = from_user([&] { return make_model(settings.model, data_->problem(), settings.seed); });
     check_size();
@@ -78,6 +93,7 @@ class Learner::Torch {
                     by_class ? data_->train_classes() : std::vector<std::int64_t>{}, settings.seed,
                     workers_);
     });
+    model_->to(device_);
     model_->train();
     const auto parameters = trainable(*model_);
     const auto bytes = static_cast<std::size_t>(settings.bucket_mb * 1e6);
@@ -94,6 +110,7 @@ class Learner::Torch {
   Buckets& buckets() { return *buckets_; }
 
   double compute(std::uint64_t step, const Ready& ready, const Phase& phase) {
+    buckets_->push_weights();
     buckets_->zero_gradients();
     // What dropout draws depends on the step alone, not on what came before: a resumed run goes on
     // exactly.
@@ -109,6 +126,7 @@ class Learner::Torch {
   }
 
   Score evaluate() {
+    buckets_->push_weights();
     const std::vector<torch::Tensor> own = average_buffers();
     model_->eval();
     std::vector<double> sums(3);  // loss, right answers, questions
@@ -127,7 +145,9 @@ class Learner::Torch {
     for (auto& item : model_->named_buffers()) {
       torch::Tensor& tensor = item.value();
       if (tensor.scalar_type() == torch::kFloat) {
-        visitor.tensor(item.key() + "/buffer", span_of(tensor), Share::local);
+        const torch::Tensor host = tensor.cpu();  // itself where it is there already
+        visitor.tensor(item.key() + "/buffer", span_of(host), Share::local);
+        tensor.copy_(host);
       } else if (tensor.scalar_type() == torch::kLong && tensor.numel() == 1) {  // a counter
         auto number = static_cast<double>(tensor.item<std::int64_t>());
         visitor.number(item.key() + "/buffer", number, Share::local);
@@ -155,8 +175,13 @@ class Learner::Torch {
     return torch::nn::functional::cross_entropy(rows, target.reshape({-1}));
   }
 
-  torch::Tensor forward(const Batch& batch) {
-    const Bf16 guard(settings_.bf16);
+  Batch on_device(const Batch& batch) const {
+    return {batch.input.to(device_), batch.target.to(device_)};
+  }
+
+  torch::Tensor forward(const Batch& examples) {
+    const Batch batch = on_device(examples);
+    const Bf16 guard(settings_.bf16, device_);
     return loss_of(model_->forward(batch.input), batch.target);
   }
 
@@ -170,8 +195,9 @@ class Learner::Torch {
     const torch::Tensor part =
         settings_.accumulate == 1 ? loss : loss / static_cast<double>(settings_.accumulate);
     part.backward();
+    const auto value = loss.item<double>();  // a GPU is done only now
     phase("backward", middle, std::chrono::steady_clock::now());
-    return loss.item<double>();
+    return value;
   }
 
   // A backward of two examples shows the order; whatever else it changed is put back.
@@ -202,7 +228,7 @@ class Learner::Torch {
       if (buffer.scalar_type() == torch::kFloat) parts.push_back(buffer.reshape({-1}));
     }
     if (parts.empty()) return before;
-    torch::Tensor flat = torch::cat(parts);
+    torch::Tensor flat = torch::cat(parts).cpu();
     if (group_.rank() >= workers_) flat.zero_();  // a server has seen no data
     average(group_, flat, workers_);
     std::int64_t at = 0;
@@ -215,8 +241,8 @@ class Learner::Torch {
   }
 
   void add_score(std::int64_t index, std::vector<double>& sums) {
-    const Batch batch = data_->test_batch(index, test_batch);
-    const Bf16 guard(settings_.bf16);
+    const Batch batch = on_device(data_->test_batch(index, test_batch));
+    const Bf16 guard(settings_.bf16, device_);
     const torch::Tensor logits = model_->forward(batch.input);
     const auto questions = static_cast<double>(batch.target.numel());
     sums[0] += loss_of(logits, batch.target).item<double>() * questions;
@@ -227,14 +253,15 @@ class Learner::Torch {
   const Settings& settings_;
   Group& group_;
   int workers_;
+  torch::Device device_;
   std::unique_ptr<Data> data_;
   std::optional<Shares> shares_;
   std::shared_ptr<Model> model_;
   std::optional<Buckets> buckets_;
 };
 
-Learner::Learner(const Settings& settings, Group& group, int threads)
-    : torch_(std::make_unique<Torch>(settings, group, threads)) {}
+Learner::Learner(const Settings& settings, Group& group, const Hardware& hardware)
+    : torch_(std::make_unique<Torch>(settings, group, hardware)) {}
 Learner::~Learner() = default;
 
 bool Learner::language() const { return torch_->language(); }

@@ -11,6 +11,7 @@
 #include <string>
 #include <vector>
 
+#include "apps/train/device.h"
 #include "apps/train/settings.h"
 #include "thinwire/comm/group.h"
 #include "thinwire/core/state.h"
@@ -32,8 +33,8 @@ class Learner {
 
   // Opens the data, makes the model from the seed, and lays its parameters out in buckets, in the
   // order of rank 0's backward. A collective. Throws BadInput for models and data that cannot be
-  // used. `threads`: of torch; 0 leaves it alone.
-  Learner(const Settings& settings, Group& group, int threads);
+  // used.
+  Learner(const Settings& settings, Group& group, const Hardware& hardware);
   ~Learner();
   Learner(const Learner&) = delete;
   Learner& operator=(const Learner&) = delete;
@@ -46,7 +47,8 @@ class Learner {
 
   // Forward and backward of one step: the gradients are the means over this worker's batch (or
   // batches, with --accumulate), the return value is their loss. `ready` is called for each bucket
-  // as soon as it is complete, once, while backward goes on with the next.
+  // as soon as it is complete and here, once, while backward goes on with the next; where the model
+  // lives on a GPU, from another thread. weights() are those that it computes with.
   double compute(std::uint64_t step, const Ready& ready, const Phase& phase);
 
   // A collective: each rank takes its share of the test set. BatchNorm uses the mean of the

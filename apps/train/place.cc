@@ -36,6 +36,14 @@ int number(const char* name, int from, int to) {
                  std::to_string(from) + " to " + std::to_string(to) + ", got '" + text + "'");
 }
 
+// Where no launcher says it, ranks count through one machine.
+int local_rank(int rank) {
+  for (const char* name :
+       {"LOCAL_RANK", "OMPI_COMM_WORLD_LOCAL_RANK", "MPI_LOCALRANKID", "SLURM_LOCALID"})
+    if (std::getenv(name) != nullptr) return number(name, 0, 1 << 20);
+  return rank;
+}
+
 // Gloo needs to know where the workers meet; torchrun says so, others leave it to the user.
 void find_master(const Launcher& launcher, Place& place) {
   const char* const host = std::getenv("MASTER_ADDR");
@@ -64,6 +72,7 @@ Place join(const Launcher& launcher, const Settings& settings) {
   Place place;
   place.world = number(launcher.world, 1, 1 << 20);
   place.rank = number(launcher.rank, 0, place.world - 1);
+  place.local_rank = local_rank(place.rank);
   place.beside_others = on_this_machine(place.world);
   const int workers = settings.meeting.workers(place.world);
   if (workers < 1) {
@@ -76,7 +85,7 @@ Place join(const Launcher& launcher, const Settings& settings) {
                    launcher.name + " that this process belongs to has " + std::to_string(workers) +
                    " workers; leave --workers out");
   }
-  if (settings.kind == Engine::gloo && place.world > 1) find_master(launcher, place);
+  if (settings.kind != Engine::mpi && place.world > 1) find_master(launcher, place);
   if (const char* report = std::getenv("THINWIRE_WORKER")) {
     place.report = std::atoi(report);
     unsetenv("THINWIRE_WORKER");

@@ -101,6 +101,10 @@ void add_machine(CLI::App& verb, Settings& s) {
   verb.add_option("--timeout", s.timeout, "Seconds after which a silent worker ends the job")
       ->check(CLI::Range(0.1, 86400.0))
       ->capture_default_str();
+  verb.add_option("--device", s.device,
+                  "cpu, or cuda: the model lives on a GPU; workers share those there are")
+      ->check(CLI::IsMember({"cpu", "cuda"}))
+      ->capture_default_str();
   verb.add_option("--threads", s.threads, "Threads per worker; default 1 beside others")
       ->check(CLI::Range(1, 1024));
 }
@@ -110,8 +114,8 @@ void add_wire(CLI::App& verb, Settings& s) {
                   "Emulate a link of this bandwidth and latency; may go on with jitter=5ms, "
                   "outage=LENGTH/EVERY (such as 2s/30s) and seed=N")
       ->type_name("100mbit,1ms");
-  verb.add_option("--engine", s.engine, "gloo, or mpi (under mpirun)")
-      ->check(CLI::IsMember({"gloo", "mpi"}))
+  verb.add_option("--engine", s.engine, "gloo, mpi (under mpirun), or nccl (a GPU for each worker)")
+      ->check(CLI::IsMember({"gloo", "mpi", "nccl"}))
       ->capture_default_str();
 }
 
@@ -319,7 +323,8 @@ void check(Settings& s) {
   } catch (const Error& error) {
     throw BadInput(std::string("--link: ") + error.what());
   }
-  s.kind = s.engine == "mpi" ? Engine::mpi : Engine::gloo;
+  s.kind = s.engine == "mpi" ? Engine::mpi : s.engine == "nccl" ? Engine::nccl : Engine::gloo;
+  s.cuda = s.device == "cuda";
   s.bf16 = s.precision == "bf16";
   if (s.save_every > 0 && s.save.empty()) throw BadInput("--save-every needs --save FILE");
   check_folder("--save", s.save);

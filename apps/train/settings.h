@@ -19,7 +19,7 @@
 
 namespace thinwire::train {
 
-enum class Engine { gloo, mpi };
+enum class Engine { gloo, mpi, nccl };
 
 struct Settings {
   std::string model = "mlp";
@@ -54,6 +54,7 @@ struct Settings {
   double fuse_mb = 0;
   std::string link;
   std::string engine = "gloo";
+  std::string device = "cpu";
   double timeout = 60;
   int threads = 0;  // 0: torch decides, or 1 beside other workers on this machine
 
@@ -73,6 +74,7 @@ struct Settings {
   Schedule rates;
   std::optional<Link> emulated;
   Engine kind = Engine::gloo;
+  bool cuda = false;
   bool bf16 = false;
   bool clip_average = false;  // the scheme does not clip: the trainer clips the average
   std::optional<std::pair<std::uint64_t, int>> fault;

@@ -14,8 +14,8 @@ using namespace thinwire::train;
 
 void run(Settings& settings) {
   check(settings);
-  work_or_launch(settings, [&](Group& group, const Place&, int threads) {
-    return std::make_unique<Trainer>(settings, group, threads);
+  work_or_launch(settings, [&](Group& group, const Place&, const Hardware& hardware) {
+    return std::make_unique<Trainer>(settings, group, hardware);
   });
 }
 

@@ -36,12 +36,12 @@ bool due(std::uint64_t step, std::uint64_t every) { return every > 0 && step % e
 
 }  // namespace
 
-Trainer::Trainer(const Settings& settings, Group& group, int threads)
+Trainer::Trainer(const Settings& settings, Group& group, const Hardware& hardware)
     : settings_(settings),
       group_(group),
       workers_(settings.meeting.workers(group.size())),
       server_(group.rank() >= workers_),
-      learner_(settings, group, threads),
+      learner_(settings, group, hardware),
       reporter_(settings, group.rank() == 0, learner_.language()),
       steps_(steps_of(settings, learner_.steps_per_epoch())),
       end_(settings.stop > 0 ? std::min(settings.stop, steps_) : steps_) {
@@ -61,7 +61,8 @@ Trainer::Trainer(const Settings& settings, Group& group, int threads)
 void Trainer::run() {
   std::size_t parameters = 0;
   for (const Bucket& bucket : learner_.buckets()) parameters += bucket.elements();
-  reporter_.head(group_.name(), workers_, parameters, learner_.buckets().size(), steps_);
+  reporter_.head(group_.name() + (settings_.cuda ? ", cuda" : ""), workers_, parameters,
+                 learner_.buckets().size(), steps_);
   while (step_ < end_) {
     take_step();
     after_step();
@@ -209,6 +210,7 @@ void Trainer::finish() {
   final["checksum"] = text;
   apps::Row about = apps::about_machine();
   about["engine"] = group_.name();
+  about["device"] = settings_.device;
   about["emulated"] = settings_.emulated.has_value();
   for (const auto& [flag, value] : settings_.identity(group_.size()))
     about["settings"][flag] = value;

@@ -17,7 +17,7 @@ namespace thinwire::train {
 class Trainer {
  public:
   // Collectives, all three. Throws BadInput for what the user can change.
-  Trainer(const Settings& settings, Group& group, int threads);
+  Trainer(const Settings& settings, Group& group, const Hardware& hardware);
   void run();
 
  private:

@@ -5,6 +5,7 @@
 #include <memory>
 #include <optional>
 
+#include "apps/train/device.h"
 #include "apps/train/engine.h"
 #include "apps/train/launch.h"
 #include "apps/train/settings.h"
@@ -24,17 +25,17 @@ inline int threads_of(const Settings& settings, const Place& place) {
   leave(place, text, code);
 }
 
-// Calls make(group, place, threads), then run() of what it returns a pointer to.
+// Calls make(group, place, hardware), then run() of what it returns a pointer to.
 template <typename Make>
 void work(const Settings& settings, const Place& place, const Make& make) {
   // Out here, since an error must not destroy them: that could wait for workers that are gone.
   std::unique_ptr<Group> group;
-  decltype(make(*group, place, 0)) task;
+  decltype(make(*group, place, Hardware{})) task;
   try {
-    const int threads = threads_of(settings, place);
-    if (threads > 0) set_threads(threads);
-    group = make_group(settings, place);
-    task = make(*group, place, threads);
+    const Hardware hardware{threads_of(settings, place), gpu_of(settings, place)};
+    if (hardware.threads > 0) set_threads(hardware.threads);
+    group = make_group(settings, place, hardware.gpu);
+    task = make(*group, place, hardware);
     task->run();
   } catch (const apps::BadInput& error) {
     give_up(settings, place, error.what(), apps::exit_bad_input);
@@ -50,6 +51,7 @@ void work_or_launch(const Settings& settings, const Make& make) {
   if (place) {
     work(settings, *place, make);
   } else {
+    check_gpus(settings);
     launch(settings.processes());
   }
 }

@@ -1,5 +1,5 @@
-// engine.h: the engine that a program of several processes is linked with: mpi/engine.cc or
-// c10d/engine.cc. So one program serves all engines.
+// engine.h: the engine that a program of several processes is linked with: engine.cc of mpi, c10d,
+// staged or nccl. So one program serves all engines.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 

@@ -55,6 +55,17 @@ void killed(Group& group) {
   reduce(group, 400);
 }
 
+// Long enough that the others are in the midst of it, where it may not even have come to it.
+void killed_inside(Group& group) {
+  laws::Buffer data(100'000'000);
+  Pending sum = group.all_reduce(data, DType::f32, ReduceOp::sum, {});
+  if (culprit(group)) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(20));
+    std::raise(SIGKILL);
+  }
+  sum.wait();
+}
+
 void throws(Group& group) {
   if (culprit(group)) throw std::runtime_error("out of luck");
   reduce(group, 400);
@@ -101,6 +112,7 @@ const std::map<std::string, Scenario> scenarios = {
     {"stop_before_gather", stop_before_gather},
     {"late", late},
     {"killed", killed},
+    {"killed_inside", killed_inside},
     {"throws", throws},
     {"other_bytes", other_bytes},
     {"other_many_bytes", other_many_bytes},

@@ -265,6 +265,11 @@ def case_refuses():
         refused(f"--data digits --batch 100000 --workers {workers}", "--batch 100000", "digits has")
         refused(f"--resume {path('nothing')} --workers {workers}", "nothing")
     refused("--engine mpi --workers 2", "mpirun")
+    refused("--device abacus", "--device")
+    if LAUNCHER == "without-cuda":
+        for workers in (1, 2):
+            refused(f"--device cuda --workers {workers}", "--device cuda", "without CUDA")
+            refused(f"--engine nccl --workers {workers}", "--engine nccl", "without CUDA")
 
 
 def case_checkpoints():
@@ -341,18 +346,23 @@ def case_traces():
         fail("no exchange inside backward: nothing overlaps")
 
 
-def case_joins():
-    """Two processes with torchrun's variables, in place of torchrun."""
+def join_two(flags, variables=lambda rank: {}):
+    """Two processes with torchrun's variables, in place of torchrun: how it ended."""
     port = str(20000 + os.getpid() % 20000)
-    flags = command("--model mlp --data digits --steps 5")
-    both = [subprocess.Popen(flags + ["--json", path(f"joined{rank}.json")], stdout=subprocess.PIPE, text=True,
-                             env={**CLEAN, "RANK": str(rank), "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port})
+    both = [subprocess.Popen(command(flags) + ["--json", path(f"joined{rank}.json")], stdout=subprocess.PIPE, text=True,
+                             env={**CLEAN, "RANK": str(rank), "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port,
+                                  **variables(rank)})
             for rank in range(2)]
     outputs = [one.communicate(timeout=120)[0] for one in both]
     if any(one.returncode != 0 for one in both) or "2 workers" not in outputs[0] or outputs[1] != "":
         fail(f"joined job: {outputs}")
     with open(path("joined0.json")) as file:
-        joined = json.load(file)["final"]["checksum"]
+        return json.load(file)["final"]
+
+
+def case_joins():
+    flags = command("--model mlp --data digits --steps 5")
+    joined = join_two("--model mlp --data digits --steps 5")["checksum"]
     if joined != train("--model mlp --data digits --steps 5 --workers 2")["final"]["checksum"]:
         fail("a joined job trains otherwise than one of our own")
     for env, part in (({"RANK": "0", "WORLD_SIZE": "2"}, "MASTER_ADDR"), ({"RANK": "2", "WORLD_SIZE": "2"}, "RANK"),
@@ -364,6 +374,36 @@ def case_joins():
     done = subprocess.run(flags + ["--workers", "3"], env={**CLEAN, "RANK": "0", "WORLD_SIZE": "2"}, capture_output=True, text=True)
     if done.returncode != 2 or "has 2 workers" not in done.stderr:
         fail(f"--workers in a job of 2: {done.stderr}")
+
+
+def shared_gpu(rank):
+    """What lets NCCL's ranks share a GPU: each claims to be on a machine of its own."""
+    return {"NCCL_HOSTID": f"rank{rank}", "NCCL_P2P_DISABLE": "1", "NCCL_SHM_DISABLE": "1", "NCCL_IB_DISABLE": "1",
+            "NCCL_SOCKET_IFNAME": "lo"}
+
+
+def case_cuda():
+    """On a machine with a GPU: learns as on the CPU, replicas are identical, Gloo and NCCL give the same bits."""
+    task = "--model mlp --data digits --batch 32 --steps 60"
+    for scheme in SCHEMES:
+        for workers in (1, 2):
+            flags = f"{task} --scheme {scheme} --workers {workers}"
+            here, there = train(flags)["final"], train(flags + " --device cuda")["final"]
+            print(scheme, workers, "accuracy on the CPU", here["accuracy"], "on the GPU", there["accuracy"], there["checksum"])
+            if not there["replicas_identical"] or there["skipped"] or abs(here["accuracy"] - there["accuracy"]) > 0.03:
+                fail(f"{flags}: {here}, on the GPU {there}")
+        nccl = join_two(f"{task} --scheme {scheme} --device cuda --engine nccl", shared_gpu)
+        print(scheme, "over NCCL", nccl["accuracy"], nccl["checksum"])
+        if nccl["checksum"] != there["checksum"]:
+            fail(f"{scheme}: NCCL gives other weights than Gloo")
+    if train(f"{task} --workers 2 --device cuda --nan-at 3,1")["final"]["skipped"] != 1:
+        fail("a NaN was not skipped")
+    whole = train(f"--model resnet20 --data digits --steps 8 --device cuda --precision bf16")["final"]
+    train(f"--model resnet20 --data digits --steps 8 --stop 4 --device cuda --precision bf16 --save {path('state')}")
+    again = train(f"--model resnet20 --data digits --steps 8 --device cuda --precision bf16 --resume {path('state')}")["final"]
+    if whole["checksum"] != again["checksum"]:
+        fail(f"resumed otherwise: {whole} {again}")
+    refused("--engine nccl --workers 100", "--engine nccl", "100 processes", "--engine gloo")
 
 
 def joins_under(launcher, flags):

@@ -12,87 +12,25 @@
 
 #include <algorithm>
 #include <cstring>
-#include <exception>
 #include <utility>
 
-#include "thinwire/comm/c10d/world.h"
+#include "thinwire/comm/c10d/base.h"
+#include "thinwire/comm/c10d/messages.h"
 #include "thinwire/comm/reduce.h"
 #include "thinwire/core/error.h"
 
 namespace thinwire {
 namespace {
 
+using torch_engine::BaseGroup;
+using torch_engine::for_others;
 using torch_engine::Job;
 using torch_engine::Lost;
 using torch_engine::Meeting;
+using torch_engine::Messages;
+using torch_engine::place_of;
 using torch_engine::Pool;
 using torch_engine::World;
-
-class C10dWork final : public Pending::Work {
- public:
-  C10dWork(std::shared_ptr<World> world, std::shared_ptr<Job> job)
-      : world_(std::move(world)), job_(std::move(job)) {}
-
-  // Dropped without wait(): buffers may go now, so end it first; while an exception passes, only as
-  // long as healthy ranks would need.
-  ~C10dWork() override {
-    const bool unwinding = std::uncaught_exceptions() > exceptions_;
-    try {
-      if (unwinding && !world_->done_within(*job_, world_->grace()))
-        world_->break_off("rank " + std::to_string(world_->rank()) + ": left by an exception");
-      wait();
-    } catch (const Error&) {  // the world remembers: the next call throws
-    }
-  }
-
-  // The messages have their time limits; so this ends.
-  void wait() override { world_->finish(*job_); }
-
-  bool done() override { return world_->done_within(*job_, std::chrono::milliseconds(0)); }
-
- private:
-  std::shared_ptr<World> world_;
-  std::shared_ptr<Job> job_;
-  const int exceptions_ = std::uncaught_exceptions();
-};
-
-// Messages of one collective, waited for in the order they were posted in. Both sides know of an
-// empty one; it need not travel.
-class Messages {
- public:
-  Messages(World& world, const Job& job) : world_(world), job_(job) {}
-
-  void send(ConstBytes from, int peer) {
-    all_.push_back({from.empty() ? World::Message() : world_.send(from, peer, job_), peer});
-  }
-  void receive(Bytes to, int peer) {
-    all_.push_back({to.empty() ? World::Message() : world_.receive(to, peer, job_), peer});
-  }
-  void wait_next() {
-    const auto& [message, peer] = all_[next_++];
-    if (message) world_.wait(message, peer);
-  }
-  void wait_all() {
-    while (next_ < all_.size()) wait_next();
-  }
-
- private:
-  World& world_;
-  const Job& job_;
-  std::vector<std::pair<World::Message, int>> all_;
-  std::size_t next_ = 0;
-};
-
-// The other ranks, starting after ourselves, so that not all send to rank 0 first.
-template <typename Body>
-void for_others(const World& world, Body body) {
-  for (int step = 1; step < world.size(); ++step) body((world.rank() + step) % world.size());
-}
-
-// The place of a rank in that order, from 0.
-std::size_t place_of(const World& world, int peer) {
-  return static_cast<std::size_t>((peer - world.rank() + world.size()) % world.size() - 1);
-}
 
 // Every rank sums one share of the buffer and sends the sum to all others: two steps, and the bytes
 // of a ring. Two ranks save the second step: each sums the whole, and since a sum is the same bits
@@ -340,14 +278,11 @@ class Pieces {
   Messages sends_, receives_;
 };
 
-class C10dGroup final : public Group {
+class C10dGroup final : public BaseGroup {
  public:
-  explicit C10dGroup(std::shared_ptr<World> world) : world_(std::move(world)) {}
+  using BaseGroup::BaseGroup;
 
-  int rank() const override { return world_->rank(); }
-  int size() const override { return world_->size(); }
   std::string name() const override { return "c10d"; }
-  Traffic traffic() const override { return world_->traffic(); }
 
   Pending all_reduce(Bytes data, DType dtype, ReduceOp op, Stream) override {
     const Call call{.kind = Kind::all_reduce, .bytes = data.size(), .dtype = dtype, .op = op};
@@ -397,35 +332,6 @@ class C10dGroup final : public Group {
   Pending barrier() override {
     return launch<Rounds>(issue({.kind = Kind::barrier}, [] {}));
   }
-
- private:
-  template <typename Check>
-  std::shared_ptr<Job> issue(const Call& call, Check check) {
-    auto job = world_->issue(call);
-    try {
-      check();
-    } catch (const Error& error) {  // others must not wait for a call that never comes
-      world_->refuse(job->position, error.what());
-    }
-    return job;
-  }
-
-  // The pattern lives as long as the job has to be finished.
-  template <typename Pattern, typename Begin>
-  Pending launch(const std::shared_ptr<Job>& job, std::shared_ptr<Pattern> pattern, Begin begin) {
-    if (size() > 1) job->finish = [pattern] { pattern->finish(); };
-    job->has_steps = pattern->has_steps();
-    world_->launch(job, begin);
-    return Pending(std::make_unique<C10dWork>(world_, job));
-  }
-
-  template <typename Pattern, typename... Arguments>
-  Pending launch(const std::shared_ptr<Job>& job, const Arguments&... arguments) {
-    const auto pattern = std::make_shared<Pattern>(*world_, *job, arguments...);
-    return launch(job, pattern, [&] { pattern->begin(); });
-  }
-
-  std::shared_ptr<World> world_;
 };
 
 }  // namespace

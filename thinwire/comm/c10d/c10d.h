@@ -1,4 +1,4 @@
-// c10d.h: torch.distributed as an engine: a Group over a c10d::Backend (Gloo here; any that a program hands over).
+// c10d.h: torch.distributed as an engine: a Group over c10d, by Gloo or NCCL, or over a backend that a program hands over.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -31,7 +31,13 @@ struct Rendezvous {
 std::unique_ptr<Group> make_gloo_group(const Rendezvous& rendezvous,
                                        const GroupOptions& options = {});
 
-// The backend of such a group alone, for a program that wants c10d's own collectives. Ranks that make several groups or
+// NCCL between GPUs, each rank with one of its own. Buffers are still bytes of the host: each collective copies them up
+// and down again. Ranks meet and agree over Gloo, as above; so a silent rank, or one at odds with us, is named. Throws an
+// Error where thinwire was built without (torch has no CUDA, or nccl.h was not found), and when ranks share a GPU.
+std::unique_ptr<Group> make_nccl_group(const Rendezvous& rendezvous, int gpu,
+                                       const GroupOptions& options = {});
+
+// The backend of a Gloo group alone, for a program that wants c10d's own collectives. Ranks that make several groups or
 // backends at one address must make them in the same order.
 c10::intrusive_ptr<c10d::Backend> make_gloo_backend(const Rendezvous& rendezvous,
                                                     const GroupOptions& options = {});

@@ -13,8 +13,7 @@
 #include <torch/csrc/distributed/c10d/ProcessGroupGloo.hpp>
 #include <torch/csrc/distributed/c10d/TCPStore.hpp>
 
-#include "thinwire/comm/c10d/c10d.h"
-#include "thinwire/comm/c10d/world.h"
+#include "thinwire/comm/c10d/meet.h"
 #include "thinwire/core/error.h"
 
 namespace thinwire {
@@ -113,26 +112,23 @@ std::shared_ptr<gloo::transport::Device> device_for(const Rendezvous& at) {
   return address.empty() ? Gloo::createDefaultDevice() : Gloo::createDeviceForHostname(address);
 }
 
-void check(const Rendezvous& at) {
+}  // namespace
+
+void torch_engine::check(const Rendezvous& at) {
   if (at.world < 1 || at.rank < 0 || at.rank >= at.world)
     fail("c10d group: expected a rank from 0 to world - 1, got rank ", at.rank, " of ", at.world);
   if (at.world > 1 && at.port == 0)
     fail("c10d group: rank ", at.rank, ": expected the port where the workers meet (MASTER_PORT)");
 }
 
-struct Met {
-  Store store;
-  c10::intrusive_ptr<c10d::Backend> backend;
-};
-
-Met meet(const Rendezvous& at, const GroupOptions& options) {
+torch_engine::Met torch_engine::meet(const Rendezvous& at, const GroupOptions& options) {
   const auto deadline = Clock::now() + options.timeout;
   try {
     const Store store = connect(at, options);
     wait_for_all(store, at, deadline);
     auto gloo = c10d::ProcessGroupGloo::Options::create(options.timeout);
     gloo->devices.push_back(device_for(at));
-    return {store,
+    return {{store, agent_holds_store() ? -1 : 0},
             c10::make_intrusive<c10d::ProcessGroupGloo>(store, at.rank, at.world, std::move(gloo))};
   } catch (const std::exception& error) {
     const std::string text = error.what();
@@ -141,20 +137,17 @@ Met meet(const Rendezvous& at, const GroupOptions& options) {
   }
 }
 
-}  // namespace
-
 c10::intrusive_ptr<c10d::Backend> make_gloo_backend(const Rendezvous& at,
                                                     const GroupOptions& options) {
-  check(at);
-  return meet(at, options).backend;
+  torch_engine::check(at);
+  return torch_engine::meet(at, options).backend;
 }
 
 std::unique_ptr<Group> make_gloo_group(const Rendezvous& at, const GroupOptions& options) {
-  check(at);
+  torch_engine::check(at);
   if (at.world == 1) return torch_engine::make_group({}, options, {});
-  Met met = meet(at, options);
-  return torch_engine::make_group(std::move(met.backend), options,
-                                  {std::move(met.store), agent_holds_store() ? -1 : 0});
+  torch_engine::Met met = torch_engine::meet(at, options);
+  return torch_engine::make_group(std::move(met.backend), options, std::move(met.meeting));
 }
 
 }  // namespace thinwire

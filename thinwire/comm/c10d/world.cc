@@ -6,10 +6,10 @@
 
 #include <algorithm>
 #include <exception>
-#include <future>
 #include <type_traits>
 #include <utility>
 
+#include "thinwire/comm/c10d/within.h"
 #include "thinwire/core/error.h"
 #include "thinwire/core/random.h"
 
@@ -69,23 +69,6 @@ std::optional<Statement> statement_in(const std::vector<std::uint8_t>& bytes) {
   std::memcpy(&statement, bytes.data(), sizeof statement);
   statement.reason[sizeof statement.reason - 1] = 0;
   return statement;
-}
-
-// The result of `body`, or nothing when it fails or takes longer. The store of a stopped process
-// answers never, so a thread of its own waits there, for ever if need be.
-template <typename Body>
-auto within(milliseconds limit, Body body) -> std::optional<decltype(body())> {
-  using Result = std::optional<decltype(body())>;
-  const auto promise = std::make_shared<std::promise<Result>>();
-  auto result = promise->get_future();
-  std::thread([promise, body = std::move(body)] {
-    try {
-      promise->set_value(body());
-    } catch (const std::exception&) {
-      promise->set_value(std::nullopt);
-    }
-  }).detach();
-  return result.wait_for(limit) == std::future_status::ready ? result.get() : std::nullopt;
 }
 
 }  // namespace
@@ -219,6 +202,20 @@ void World::wait(const Message& message, int peer) {
   const std::lock_guard lock(mutex_);
   current_.reset();
   if (!text.empty()) throw Lost{peer, text};
+}
+
+void World::look(const std::function<bool()>& come) {
+  const auto start = Clock::now();
+  while (!come()) {
+    if (failed()) throw Lost{rank_, "broken off"};
+    const auto passed = Clock::now() - start;
+    if (passed >= options_.timeout) throw Lost{rank_, "timed out"};
+    // At first without sleep, which would be longer than what is small takes.
+    if (passed < milliseconds(1))
+      std::this_thread::yield();
+    else
+      std::this_thread::sleep_for(std::chrono::microseconds(50));
+  }
 }
 
 void World::finish(const Job& job) {

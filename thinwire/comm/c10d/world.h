@@ -96,6 +96,7 @@ class World {
   int size() const { return size_; }
   const GroupOptions& options() const { return options_; }
   Traffic traffic() const;
+  bool failed() const;
   Pool& pool() { return pool_; }
 
   // Throws when the group has failed; else gives the call its number.
@@ -109,6 +110,10 @@ class World {
   Message send(ConstBytes from, int peer, const Job& job);
   Message receive(Bytes to, int peer, const Job& job);
   void wait(const Message& message, int peer);  // inside Job::finish only
+
+  // Looks until something else than a message has come: true from `come`. Throws Lost at the time
+  // limit, and when the group was broken off. Inside Job::finish only.
+  void look(const std::function<bool()>& come);
 
   // Works until the job is done; throws the failure of the group.
   void finish(const Job& job);
@@ -133,7 +138,6 @@ class World {
   void fail_all();
   void give_up(const Position& position, const Lost& lost);
   void close();
-  bool failed() const;
   bool announce(const Position& position, const std::string& reason);  // false: nobody heard
   std::optional<Answers> listen() const;
   Statement statement(const Position& position, const std::string& reason) const;

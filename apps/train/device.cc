@@ -1,0 +1,48 @@
+// device.cc: GPUs, counted and given out.
+// SPDX-License-Identifier: Apache-2.0
+#include "apps/train/device.h"
+
+#include <c10/core/impl/DeviceGuardImplInterface.h>
+#include <torch/cuda.h>
+
+#include <string>
+
+#include "apps/verb.h"
+
+namespace thinwire::train {
+namespace {
+
+using apps::BadInput;
+
+bool needs_gpu(const Settings& settings) { return settings.cuda || settings.kind == Engine::nccl; }
+
+int count_gpus(const Settings& settings) {
+  const std::string flag = settings.cuda ? "--device cuda: " : "--engine nccl: ";
+  if (!c10::impl::hasDeviceGuardImpl(c10::DeviceType::CUDA)) {
+    throw BadInput(flag +
+                   "this thinwire was built with a torch without CUDA; build it with one that has "
+                   "CUDA, or use --device cpu and --engine gloo");
+  }
+  const int count = torch::cuda::device_count();
+  if (count == 0)
+    throw BadInput(flag + "torch finds no GPU here; nvidia-smi tells whether there is one");
+  return count;
+}
+
+}  // namespace
+
+int gpu_of(const Settings& settings, const Place& place) {
+  return needs_gpu(settings) ? place.local_rank % count_gpus(settings) : -1;
+}
+
+void check_gpus(const Settings& settings) {
+  if (!needs_gpu(settings)) return;
+  const int count = count_gpus(settings);
+  if (settings.kind != Engine::nccl || settings.processes() <= count) return;
+  throw BadInput("--engine nccl: NCCL wants a GPU for each process, here are " +
+                 std::to_string(settings.processes()) + " processes and " + std::to_string(count) +
+                 (count == 1 ? " GPU" : " GPUs") +
+                 "; use --engine gloo, whose workers may share GPUs, or start fewer workers");
+}
+
+}  // namespace thinwire::train

@@ -1,0 +1,13 @@
+// nonccl.cc: what a group over NCCL is where torch was built without CUDA.
+// SPDX-License-Identifier: Apache-2.0
+#include "thinwire/comm/c10d/c10d.h"
+#include "thinwire/core/error.h"
+
+namespace thinwire {
+
+std::unique_ptr<Group> make_nccl_group(const Rendezvous& at, int, const GroupOptions&) {
+  fail("rank ", at.rank,
+       ": this thinwire was built without NCCL (it needs a torch with CUDA, and nccl.h); use Gloo");
+}
+
+}  // namespace thinwire

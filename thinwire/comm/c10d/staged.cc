@@ -1,0 +1,333 @@
+// staged.cc: agreement between hosts, then one collective between devices.
+// SPDX-License-Identifier: Apache-2.0
+#include "thinwire/comm/c10d/staged.h"
+
+#include <algorithm>
+#include <numeric>
+#include <utility>
+
+#include "thinwire/comm/c10d/base.h"
+#include "thinwire/comm/c10d/messages.h"
+#include "thinwire/comm/c10d/wire.h"
+#include "thinwire/comm/whole.h"
+
+namespace thinwire::torch_engine {
+namespace {
+
+using c10d::Backend;
+using Tensors = std::vector<at::Tensor>;
+
+at::ScalarType scalar_of(DType dtype) {
+  switch (dtype) {
+    case DType::f32:
+      return at::kFloat;
+    case DType::f16:
+      return at::kHalf;
+    case DType::bf16:
+      return at::kBFloat16;
+    case DType::i8:
+      return at::kChar;
+    case DType::i32:
+      return at::kInt;
+  }
+  return at::kByte;
+}
+
+// Every rank tells every other one number. Those 8 bytes are no more counted than the headers of
+// the layers below.
+class Agreement {
+ public:
+  using Number = std::uint64_t;
+
+  Agreement(World& world, const Job& job)
+      : world_(world),
+        told_(static_cast<std::size_t>(world.size())),
+        heard_(told_.size()),
+        sends_(world, job),
+        receives_(world, job) {}
+
+  Number& told(int peer) { return told_[static_cast<std::size_t>(peer)]; }
+  Number heard(int peer) const { return heard_[static_cast<std::size_t>(peer)]; }
+
+  void begin() {
+    for_others(world_, [&](int peer) { receives_.receive(bytes_of(heard_, peer), peer); });
+    for_others(world_, [&](int peer) { sends_.send(bytes_of(told_, peer), peer); });
+  }
+
+  void finish() {
+    receives_.wait_all();
+    sends_.wait_all();
+  }
+
+ private:
+  static Bytes bytes_of(std::vector<Number>& numbers, int peer) {
+    return std::as_writable_bytes(std::span(&numbers[static_cast<std::size_t>(peer)], 1));
+  }
+
+  World& world_;
+  std::vector<Number> told_, heard_;
+  Messages sends_, receives_;
+};
+
+// What all patterns here have in common. All have steps: the device must start although nobody waits.
+class Staged {
+ public:
+  Staged(World& world, Job& job, std::shared_ptr<Wire> wire)
+      : world_(world), job_(job), wire_(std::move(wire)), agreement_(world, job) {}
+  virtual ~Staged() = default;
+
+  bool has_steps() const { return true; }
+  void begin() { agreement_.begin(); }
+
+  void finish() {
+    try {
+      agreement_.finish();
+      move();
+    } catch (const Lost&) {
+      wire_->break_off();
+      throw;
+    }
+  }
+
+ protected:
+  virtual void move() {}  // what is left to do when all agree
+
+  World& world_;
+  Job& job_;
+  std::shared_ptr<Wire> wire_;
+  Agreement agreement_;
+};
+
+class StagedReduce : public Staged {
+ public:
+  StagedReduce(World& world, Job& job, const std::shared_ptr<Wire>& wire, Bytes data)
+      : Staged(world, job, wire), data_(data) {
+    if (whole()) job.traffic = traffic_of(wide_call(), world.rank(), world.size());
+  }
+
+  void move() override {
+    if (data_.empty()) return;
+    if (!whole()) return reduce(data_, scalar_of(call().dtype));
+    numbers_.resize(data_.size() / size_of(call().dtype));
+    to_whole(data_, call().dtype, numbers_);
+    reduce(std::as_writable_bytes(std::span(numbers_)), at::kInt);
+    from_whole(numbers_, call().dtype, data_);
+  }
+
+ private:
+  const Call& call() const { return job_.position.call; }
+  bool whole() const { return needs_whole(call().dtype, call().op); }
+
+  Call wide_call() const {
+    Call wide = call();
+    wide.bytes = data_.size() / size_of(call().dtype) * sizeof(std::int32_t);
+    return wide;
+  }
+
+  void reduce(Bytes data, at::ScalarType type) {
+    wire_->use(world_, [&](Backend& backend) {
+      at::Tensor host = host_tensor(data.data(), data.size());
+      at::Tensor bytes = wire_->room(data.size());
+      bytes.copy_(host);
+      Tensors elements = {bytes.view(type)};
+      c10d::AllreduceOptions options;
+      options.reduceOp = call().op == ReduceOp::sum ? c10d::ReduceOp::SUM : c10d::ReduceOp::MAX;
+      wait_for(world_, backend.allreduce(elements, options));
+      host.copy_(bytes);
+    });
+  }
+
+  Bytes data_;
+  std::vector<std::int32_t> numbers_;
+};
+
+class StagedBroadcast : public Staged {
+ public:
+  StagedBroadcast(World& world, Job& job, const std::shared_ptr<Wire>& wire, Bytes data)
+      : Staged(world, job, wire), data_(data) {}
+
+  void move() override {
+    if (data_.empty()) return;
+    wire_->use(world_, [&](Backend& backend) {
+      const int root = job_.position.call.root;
+      at::Tensor host = host_tensor(data_.data(), data_.size());
+      Tensors bytes = {wire_->room(data_.size())};
+      if (world_.rank() == root) bytes[0].copy_(host);
+      c10d::BroadcastOptions options;
+      options.rootRank = root;
+      wait_for(world_, backend.broadcast(bytes, options));
+      if (world_.rank() != root) host.copy_(bytes[0]);
+    });
+  }
+
+ private:
+  Bytes data_;
+};
+
+// Every rank sends every other one piece, of the length that it announced.
+class StagedPieces : public Staged {
+ public:
+  using Pieces = std::vector<ConstBytes>;  // by rank
+
+  StagedPieces(World& world, Job& job, const std::shared_ptr<Wire>& wire, Pieces mine, Bytes slots,
+               std::span<std::size_t> sizes)
+      : Staged(world, job, wire), mine_(std::move(mine)), slots_(slots), sizes_(sizes) {
+    keep_own();
+    for_others(world, [&](int peer) {
+      agreement_.told(peer) = piece(peer).size();
+      job_.traffic.sent += piece(peer).size();
+    });
+  }
+
+  void move() override {
+    for_others(world_, [&](int peer) { note_length(peer); });
+    if (slot() == 0) return;
+    wire_->use(world_, [&](Backend& backend) {
+      const Splits out = splits([&](int peer) { return piece(peer).size(); });
+      const Splits in = splits([&](int peer) { return sizes_[static_cast<std::size_t>(peer)]; });
+      at::Tensor outgoing = gathered(out), incoming = wire_->room(total(in));
+      Splits taken = in, given = out;  // Gloo keeps them
+      wait_for(world_, backend.alltoall_base(incoming, outgoing, taken, given));
+      hand_out(incoming, in);
+    });
+  }
+
+ private:
+  using Splits = std::vector<std::int64_t>;  // bytes by rank
+
+  std::size_t slot() const { return job_.position.call.bytes; }
+  ConstBytes piece(int peer) const { return mine_[static_cast<std::size_t>(peer)]; }
+
+  void keep_own() {
+    const auto me = static_cast<std::size_t>(world_.rank());
+    std::ranges::copy(mine_[me], slots_.subspan(me * slot()).begin());
+    sizes_[me] = mine_[me].size();
+  }
+
+  void note_length(int peer) {
+    const Agreement::Number length = agreement_.heard(peer);
+    if (length > slot())
+      throw Lost{peer, "rank " + std::to_string(peer) + " announces " + std::to_string(length) +
+                           " bytes for a slot of " + std::to_string(slot())};
+    sizes_[static_cast<std::size_t>(peer)] = length;
+    job_.traffic.received += length;
+  }
+
+  // One byte to ourselves, so that no tensor is empty.
+  template <typename Length>
+  Splits splits(Length length) const {
+    Splits all(sizes_.size(), 1);
+    for_others(world_, [&](int peer) {
+      all[static_cast<std::size_t>(peer)] = static_cast<std::int64_t>(length(peer));
+    });
+    return all;
+  }
+
+  static std::size_t total(const Splits& splits) {
+    return static_cast<std::size_t>(std::accumulate(splits.begin(), splits.end(), std::int64_t{0}));
+  }
+
+  // A piece that goes to several ranks goes up once.
+  at::Tensor gathered(const Splits& out) const {
+    at::Tensor all = wire_->room(total(out)), last;
+    ConstBytes on_device;
+    std::int64_t at = 0;
+    for (int r = 0; r < world_.size(); ++r) {
+      const ConstBytes bytes = piece(r);
+      at::Tensor place = all.narrow(0, at, out[static_cast<std::size_t>(r)]);
+      at += place.numel();
+      if (r == world_.rank() || bytes.empty()) continue;
+      const bool again = bytes.data() == on_device.data() && bytes.size() == on_device.size();
+      place.copy_(again ? last : host_tensor(bytes.data(), bytes.size()));
+      last = place;
+      on_device = bytes;
+    }
+    return all;
+  }
+
+  void hand_out(const at::Tensor& incoming, const Splits& in) const {
+    std::int64_t at = 0;
+    for (int r = 0; r < world_.size(); ++r) {
+      const auto index = static_cast<std::size_t>(r);
+      const at::Tensor place = incoming.narrow(0, at, in[index]);
+      at += place.numel();
+      if (r == world_.rank() || place.numel() == 0) continue;
+      host_tensor(slots_.data() + index * slot(), sizes_[index]).copy_(place);
+    }
+  }
+
+  Pieces mine_;
+  Bytes slots_;
+  std::span<std::size_t> sizes_;
+};
+
+class StagedGroup final : public BaseGroup {
+ public:
+  StagedGroup(std::shared_ptr<World> world, std::shared_ptr<Wire> wire, std::string name)
+      : BaseGroup(std::move(world)), wire_(std::move(wire)), name_(std::move(name)) {}
+
+  // A backend that may wait for a rank that is gone does not end by itself.
+  ~StagedGroup() override {
+    if (world_->failed()) wire_->break_off();
+  }
+
+  std::string name() const override { return name_; }
+
+  Pending all_reduce(Bytes data, DType dtype, ReduceOp op, Stream) override {
+    const Call call{.kind = Kind::all_reduce, .bytes = data.size(), .dtype = dtype, .op = op};
+    const auto job = issue(call, [&] { check_all_reduce(rank(), call); });
+    return launch<StagedReduce>(job, wire_, data);
+  }
+
+  Pending all_gather(ConstBytes mine, std::size_t slot_bytes, Bytes slots,
+                     std::span<std::size_t> sizes, Stream) override {
+    const Call call{.kind = Kind::all_gather, .bytes = slot_bytes};
+    const auto job = issue(
+        call, [&] { check_slots(rank(), size(), call, mine.size(), slots.size(), sizes.size()); });
+    const StagedPieces::Pieces pieces(sizes.size(), mine);
+    return launch<StagedPieces>(job, wire_, pieces, slots, sizes);
+  }
+
+  Pending all_to_all(ConstBytes mine, std::span<const std::size_t> mine_sizes,
+                     std::size_t slot_bytes, Bytes slots, std::span<std::size_t> sizes,
+                     Stream) override {
+    const Call call{.kind = Kind::all_to_all, .bytes = slot_bytes};
+    const auto job = issue(call, [&] {
+      check_pieces(rank(), size(), call, mine.size(), mine_sizes);
+      check_slots(rank(), size(), call, 0, slots.size(), sizes.size());
+    });
+    StagedPieces::Pieces pieces;
+    for (std::size_t r = 0; r < sizes.size(); ++r)
+      pieces.push_back(mine.subspan(r * slot_bytes, mine_sizes[r]));
+    return launch<StagedPieces>(job, wire_, pieces, slots, sizes);
+  }
+
+  Pending broadcast(Bytes data, int root, Stream) override {
+    const Call call{.kind = Kind::broadcast, .bytes = data.size(), .root = root};
+    const auto job = issue(call, [&] { check_broadcast(rank(), size(), call); });
+    return launch<StagedBroadcast>(job, wire_, data);
+  }
+
+  Pending barrier() override {
+    return launch<Staged>(issue({.kind = Kind::barrier}, [] {}), wire_);
+  }
+
+ private:
+  std::shared_ptr<Wire> wire_;
+  std::string name_;
+};
+
+}  // namespace
+
+std::unique_ptr<Group> make_staged_group(const Rendezvous& at, const GroupOptions& options,
+                                         c10::Device device, const std::string& name,
+                                         const MakeBackend& make) {
+  check(at);
+  if (at.world == 1) return make_group({}, options, {});
+  Met met = meet(at, options);
+  auto wire = std::make_shared<Wire>(make(met.meeting.store), device);
+  auto world = std::make_shared<World>(std::move(met.backend), options, std::move(met.meeting));
+  return std::make_unique<StagedGroup>(std::move(world), std::move(wire), name);
+}
+
+}  // namespace thinwire::torch_engine
