@@ -119,27 +119,15 @@ HWY_INLINE bool EncodePart(const Int8Rule& rule, const Part& part, DrawKey key, 
   return part.scale.finite;
 }
 
-// Scales end in divisions, one waiting for the other. So those of some blocks are found before the
-// first is coded, and wait together; what they read stays in the first cache.
-constexpr std::size_t ahead = 8;
-
 bool Int8Encode(const Int8Rule& rule, const float* g, float* v, std::size_t count, DrawKey key,
                 std::uint32_t first, std::uint8_t* out) {
   bool finite = true;
-  const std::size_t parts = std::clamp<std::size_t>(4096 / rule.block, 1, ahead);
   float room[int8_most];
-  for (std::size_t at = 0; at < count;) {
-    Part part[ahead];
-    std::size_t found = 0;
-    for (std::size_t to = at; found < parts && to < count; ++found, to += rule.block)
-      part[found] = Measure(g + to, v == nullptr ? nullptr : v + to,
-                            std::min(rule.block, count - to), room + found * rule.block);
-    for (std::size_t k = 0; k < found; ++k) {
-      finite =
-          EncodePart(rule, part[k], key, first + static_cast<std::uint32_t>(at), out) && finite;
-      out += int8_block_header + part[k].count;
-      at += part[k].count;
-    }
+  for (std::size_t at = 0; at < count; at += rule.block) {
+    const std::size_t size = std::min(rule.block, count - at);
+    const Part part = Measure(g + at, v == nullptr ? nullptr : v + at, size, room);
+    finite = EncodePart(rule, part, key, first + static_cast<std::uint32_t>(at), out) && finite;
+    out += int8_block_header + size;
   }
   return finite;
 }
