@@ -13,6 +13,7 @@
 
 #include "thinwire/kernels/draw-inl.h"
 #include "thinwire/kernels/groups-inl.h"
+#include "thinwire/kernels/packing-inl.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace thinwire {
