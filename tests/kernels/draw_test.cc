@@ -13,6 +13,9 @@ namespace {
 
 constexpr std::uint32_t many = 1u << 18;
 
+// Uniform in [0, 1).
+double draw_unit(DrawKey key, std::uint32_t element) { return draw_at(key, element) * 0x1p-32; }
+
 // How far `counts` are from equal, in standard deviations of chi squared.
 double surprise(const std::vector<double>& counts) {
   double total = 0, chi = 0;

@@ -42,9 +42,4 @@ constexpr std::uint32_t draw_at(DrawKey key, std::uint32_t element) {
   return element % 32 < 16 ? hash : hash << 16 | hash >> 16;
 }
 
-// Uniform in [0, 1), a multiple of 2^-24: exact in a float.
-constexpr float draw_unit(DrawKey key, std::uint32_t element) {
-  return static_cast<float>(draw_at(key, element) >> 8) * 0x1p-24f;
-}
-
 }  // namespace thinwire
