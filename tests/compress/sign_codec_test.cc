@@ -51,6 +51,37 @@ std::vector<double> expected_of(SignLevels levels, std::span<const float> x) {
   return out;
 }
 
+// All payloads tile by tile are all payloads one after the other; of bad ones the first is named.
+TEST(SignCodec, AverageIsTheSumOfAll) {
+  const std::vector<SignGroup> groups = {{0, 13}, {13, 700}, {713, 140000}, {140713, 9001}};
+  const std::size_t count = 149714, ranks = 3;
+  for (const SignLevels levels : {SignLevels::two_means, SignLevels::magnitude}) {
+    SignCodec codec(levels, groups);
+    std::vector<std::vector<std::byte>> payloads;
+    std::vector<float> one_by_one(count), together = gradient(Shape::normal, count, 9);
+    for (std::size_t rank = 0; rank < ranks; ++rank) {
+      payloads.push_back(encode(codec, gradient(Shape::heavy, count, rank), {}));
+      ASSERT_TRUE(codec.add(payloads[rank], 0.3f, one_by_one).ok());
+    }
+    const std::vector<ConstBytes> views(payloads.begin(), payloads.end());
+    for (const int threads : {1, 3}) {
+      set_threads(threads);
+      int culprit = -1;
+      EXPECT_TRUE(codec.average(views, 0.3f, together, culprit).ok());
+      EXPECT_TRUE(same_bits(together, one_by_one));
+    }
+    // The level of rank 2's last group, then that of rank 1's first one.
+    const std::size_t level = levels == SignLevels::two_means ? 8 : 4;
+    for (const auto& [rank, at] : {std::pair{2, 3 * level}, std::pair{1, std::size_t{0}}}) {
+      payloads[static_cast<std::size_t>(rank)][at + 3] = std::byte{0xff};
+      int culprit = -1;
+      EXPECT_EQ(codec.average(views, 0.3f, together, culprit).code, Code::bad_value);
+      EXPECT_EQ(culprit, rank);
+    }
+    set_threads(1);
+  }
+}
+
 TEST(SignCodec, IsThePapers) {
   const std::vector<SignGroup> groups = {{0, 1}, {1, 700}, {701, 64}, {765, 100000}};
   const std::size_t count = 100765;

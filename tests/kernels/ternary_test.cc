@@ -55,6 +55,27 @@ TEST_P(Ternary, PacksAndAddsEveryLength) {
   }
 }
 
+TEST_P(Ternary, EncodesAsItQuantisesAndPacks) {
+  for (const std::size_t count : {0u, 320u, 3200u}) {
+    for (const Content content : {Content::normal, Content::zeros, Content::heavy}) {
+      Guarded<float> x(make_content(content, 5, count), count % 3);
+      const LayerStatistics found = layer_statistics(x.data(), count);
+      for (const float clip : {found.largest, 0.3f * found.largest}) {
+        const std::vector<std::uint8_t> blank(count / 5);
+        Guarded<std::uint8_t> fast(blank, 1), slow(blank, 1);
+        ternary_encode(x.data(), count, found.largest, clip, draw_key(4), 640, fast.data());
+        ternary_encode_reference(x.data(), count, found.largest, clip, draw_key(4), 640,
+                                 slow.data());
+        ASSERT_TRUE(same_bits(fast.view(), slow.view()) && fast.intact());
+        std::vector<std::int8_t> values(count);
+        ternary_quantise(x.data(), count, found.largest, clip, draw_key(4), 640, values.data());
+        ternary_pack(values.data(), count, slow.data());
+        ASSERT_TRUE(same_bits(fast.view(), slow.view()));
+      }
+    }
+  }
+}
+
 TEST_P(Ternary, RefusesWhatIsNotFiveValues) {
   std::vector<std::uint8_t> bytes(65);
   std::vector<std::int16_t> sums(323);

@@ -17,6 +17,8 @@ namespace {
 constexpr std::size_t block = std::size_t{1} << 16;
 // Below, waking a thread costs more than it saves.
 constexpr std::size_t run_elements = std::size_t{1} << 17;
+// 32 KiB of the average, to which all payloads are added while it is in a cache.
+constexpr std::size_t tile = std::size_t{1} << 13;
 
 std::size_t bytes_of_bits(std::size_t count) { return (count + 7) / 8; }
 
@@ -24,16 +26,29 @@ std::size_t level_bytes(SignLevels levels) {
   return levels == SignLevels::two_means ? 2 * sizeof(float) : sizeof(float);
 }
 
-std::size_t ones_in(ConstBytes bits) {
-  std::size_t ones = 0, at = 0;
-  for (; bits.size() - at >= 8; at += 8) {
+// Whether a group has ones, and zeros.
+struct Sides {
+  bool ones = false, zeros = false;
+};
+
+// The padding is zero.
+Sides sides_of(ConstBytes bits, std::size_t count) {
+  std::uint64_t some = 0, every = ~std::uint64_t{0};
+  std::size_t at = 0;
+  for (; count / 8 - at >= 8; at += 8) {
     std::uint64_t word = 0;
     std::memcpy(&word, bits.data() + at, sizeof word);
-    ones += static_cast<std::size_t>(std::popcount(word));
+    some |= word;
+    every &= word;
   }
-  for (; at < bits.size(); ++at)
-    ones += static_cast<std::size_t>(std::popcount(std::to_integer<std::uint8_t>(bits[at])));
-  return ones;
+  Sides sides{some != 0, every != ~std::uint64_t{0}};
+  for (; at < bits.size(); ++at) {
+    const auto byte = std::to_integer<unsigned>(bits[at]);
+    const std::size_t used = std::min<std::size_t>(8, count - 8 * at);
+    sides.ones = sides.ones || byte != 0;
+    sides.zeros = sides.zeros || byte != (1u << used) - 1;
+  }
+  return sides;
 }
 
 bool padding_is_zero(ConstBytes bits, std::size_t count) {
@@ -149,20 +164,20 @@ Status SignCodec::read_group(const Place& place, ConstBytes payload, Levels& lev
   const std::size_t count = place.group.count;
   const ConstBytes bits = payload.subspan(place.bits, bytes_of_bits(count));
   if (!padding_is_zero(bits, count)) return {Code::bad_value, "signs: set bits in the padding"};
-  const std::size_t ones = ones_in(bits);
+  const Sides sides = sides_of(bits, count);
   std::memcpy(&levels.high, payload.data() + place.levels, sizeof levels.high);
   if (!is_level(levels.high))
     return {Code::bad_value, "signs: an upper level that is negative or not finite"};
   if (levels_ == SignLevels::magnitude) {
-    if (levels.high == 0 && ones > 0) return {Code::bad_value, "signs: bits without a magnitude"};
+    if (levels.high == 0 && sides.ones) return {Code::bad_value, "signs: bits without a magnitude"};
     levels.low = -levels.high;
     return {};
   }
   std::memcpy(&levels.low, payload.data() + place.levels + sizeof levels.high, sizeof levels.low);
   const bool none = std::bit_cast<std::uint32_t>(levels.low) == 0;
-  if (ones == 0 ? !none : !(levels.low < 0 && std::isfinite(levels.low)))
+  if (!sides.ones ? !none : !(levels.low < 0 && std::isfinite(levels.low)))
     return {Code::bad_value, "signs: a lower level that does not fit its bits"};
-  if (ones == count && levels.high != 0)
+  if (!sides.zeros && levels.high != 0)
     return {Code::bad_value, "signs: an upper level without elements"};
   return {};
 }
@@ -178,6 +193,47 @@ Status SignCodec::add(ConstBytes payload, float share, std::span<float> target) 
              target.data() + place.group.first);
   }
   return {};
+}
+
+// Levels of all payloads first: nothing is added before it is checked.
+void SignCodec::average_group(const Place& place, std::span<const ConstBytes> payloads, float share,
+                              float* target, std::vector<Levels>& levels, Fault& fault) const {
+  for (int k = 0; k < fault.payload; ++k) {
+    const auto at = static_cast<std::size_t>(k);
+    const Status status = read_group(place, payloads[at], levels[at]);
+    if (!status.ok()) fault = {k, status};
+  }
+  for (std::size_t i = 0; i < place.group.count; i += tile) {
+    const std::size_t size = std::min(tile, place.group.count - i);
+    float* sum = target + place.group.first + i;
+    std::fill_n(sum, size, 0.0f);
+    for (std::size_t k = 0; k < static_cast<std::size_t>(fault.payload); ++k) {
+      const auto* bits = reinterpret_cast<const std::uint8_t*>(payloads[k].data() + place.bits);
+      sign_add(bits + i / 8, size, share * levels[k].high, share * levels[k].low, sum);
+    }
+  }
+}
+
+Status SignCodec::average(std::span<const ConstBytes> payloads, float share,
+                          std::span<float> target, int& culprit) const {
+  const int all = static_cast<int>(payloads.size());
+  for (culprit = 0; culprit < all; ++culprit) {
+    if (payloads[static_cast<std::size_t>(culprit)].size() != bytes_)
+      return {Code::mismatch, "signs: payload is not as long as its groups"};
+  }
+  const std::size_t runs = runs_.size() - 1;
+  std::vector<Fault> faults(runs, Fault{all, {}});
+  parallel_for(runs, [&](std::size_t run) {
+    std::vector<Levels> levels(payloads.size());
+    for (std::size_t k = runs_[run]; k < runs_[run + 1]; ++k)
+      average_group(places_[k], payloads, share, target.data(), levels, faults[run]);
+  });
+  Fault first{all, {}};
+  for (const Fault& fault : faults) {
+    if (fault.payload < first.payload) first = fault;
+  }
+  culprit = first.payload;
+  return first.status;
 }
 
 }  // namespace thinwire

@@ -37,6 +37,8 @@ class SignCodec final : public Codec {
   Coded encode(std::span<const float> gradient, std::span<float> residual, std::uint64_t seed,
                Bytes out) override;
   Status add(ConstBytes payload, float share, std::span<float> target) const override;
+  Status average(std::span<const ConstBytes> payloads, float share, std::span<float> target,
+                 int& culprit) const override;
 
  private:
   struct Levels {
@@ -51,6 +53,13 @@ class SignCodec final : public Codec {
   Levels levels_of(const SignSums& sums, std::size_t count) const;
   void write_levels(const Levels& levels, std::byte* to) const;
   Status read_group(const Place& place, ConstBytes payload, Levels& levels) const;
+  // The first payload that is not sound, and why.
+  struct Fault {
+    int payload = 0;
+    Status status;
+  };
+  void average_group(const Place& place, std::span<const ConstBytes> payloads, float share,
+                     float* target, std::vector<Levels>& levels, Fault& fault) const;
 
   SignLevels levels_;
   std::vector<Place> places_;

@@ -155,11 +155,28 @@ class TerngradCompressor final : public Compressor {
     });
   }
 
+  // The layer that holds all of a range; if none does, the number of layers.
+  std::size_t layer_around(std::size_t first, std::size_t count) const {
+    std::size_t layer = 0, parts = 0;
+    for_layers(first, count, [&](std::size_t at, std::size_t, std::size_t) {
+      layer = at;
+      ++parts;
+    });
+    return parts == 1 ? layer : scales_.size();
+  }
+
   void pack(const float* g, DrawKey key, std::uint8_t* out) const {
     for_tiles([&](std::size_t first, std::size_t count) {
+      const std::size_t layer = layer_around(first, count);
+      std::size_t done = 0;
+      if (layer < scales_.size()) {
+        done = count - count % ternary_group;
+        ternary_encode(g + first, done, scales_[layer], clips_[layer], key,
+                       static_cast<std::uint32_t>(first), out + packed_bytes(first));
+      }
       std::int8_t values[tile];
-      quantise_range(g, key, first, count, values);
-      ternary_pack(values, count, out + packed_bytes(first));
+      quantise_range(g, key, first + done, count - done, values);
+      ternary_pack(values, count - done, out + packed_bytes(first + done));
     });
   }
 

@@ -2,10 +2,12 @@
 // in 32-bit steps that every vector unit and GPU has. core/random.h is the better generator, at the
 // price of 64-bit products, which cost a vector unit five times as much.
 //
-// Within a key the draws of all 2^32 elements are a permutation of all 32-bit numbers: a Weyl
-// sequence through two rounds of shift, xor and multiply. The second half of the key enters between
-// the rounds by xor, so that keys whose sequences overlap still give unrelated draws. Use the high
-// bits: they depend on all of the sum. tests/kernels/draw_test.cc tests them.
+// Two elements share a hash: i and i + 16 of each 32. The second takes it with its halves swapped, so
+// each alone is uniform to the last bit, and what one says of the other lies below 2^-16. The hash,
+// within a key, is a permutation of all 32-bit numbers: a Weyl sequence through two rounds of shift,
+// xor and multiply. The second half of the key enters between the rounds by xor, so that keys whose
+// sequences overlap still give unrelated draws. Use the high bits. tests/kernels/draw_test.cc tests
+// them.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -28,16 +30,16 @@ constexpr DrawKey draw_key(std::uint64_t seed) {
   return {static_cast<std::uint32_t>(bits), static_cast<std::uint32_t>(bits >> 32)};
 }
 
-constexpr std::uint32_t draw_at(DrawKey key, std::uint32_t element) {
-  std::uint32_t x = element * draw_step + key.start;
+constexpr std::uint32_t draw_hash(DrawKey key, std::uint32_t pair) {
+  std::uint32_t x = pair * draw_step + key.start;
   x = (x ^ (x >> 16)) * draw_factors[0];
   x = (x ^ (x >> 15) ^ key.twist) * draw_factors[1];
   return x ^ (x >> 16);
 }
 
-// Uniform in [0, 1), a multiple of 2^-24: exact in a float.
-constexpr float draw_unit(DrawKey key, std::uint32_t element) {
-  return static_cast<float>(draw_at(key, element) >> 8) * 0x1p-24f;
+constexpr std::uint32_t draw_at(DrawKey key, std::uint32_t element) {
+  const std::uint32_t hash = draw_hash(key, element / 32 * 16 + element % 16);
+  return element % 32 < 16 ? hash : hash << 16 | hash >> 16;
 }
 
 }  // namespace thinwire

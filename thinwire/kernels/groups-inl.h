@@ -1,5 +1,5 @@
-// groups-inl.h: what the Highway quantisers share: x = g + v, signs and small numbers as streams of
-// bits. Local arrays hold whole groups of 64 elements, the last one padded, so that no loop over them
+// groups-inl.h: what the Highway quantisers share: x = g + v, sums, signs as bits, lanes as
+// bytes. Local arrays hold whole groups of 64 elements, the last one padded, so that no loop over them
 // has a tail; arrays of callers and bytes on the wire are exact.
 // SPDX-License-Identifier: Apache-2.0
 #if defined(THINWIRE_KERNELS_GROUPS_INL_H_) == defined(HWY_TARGET_TOGGLE)
@@ -15,7 +15,6 @@
 #include <cstdint>
 #include <cstring>
 
-#include "thinwire/kernels/levels.h"
 #include "thinwire/kernels/norm.h"
 
 // Where vectors have one lane, or a length that is only known at run time, kernels that work on
@@ -34,11 +33,14 @@ using F32 = hn::ScalableTag<float>;
 using I32 = hn::RebindToSigned<F32>;
 using U64 = hn::ScalableTag<std::uint64_t>;
 using Byte = hn::Rebind<std::uint8_t, F32>;  // as many bytes as a vector has floats
+using U8 = hn::Repartition<std::uint8_t, F32>;
 using Floats = hn::Vec<F32>;
 using Ints = hn::Vec<I32>;
+using Bytes = hn::Vec<U8>;
 
 inline constexpr std::size_t group = 64;
 inline constexpr std::size_t lanes = hn::MaxLanes(F32());
+inline constexpr std::size_t vector_bytes = 4 * lanes;
 
 constexpr std::size_t WholeGroups(std::size_t count) { return (count + group - 1) / group * group; }
 
@@ -57,6 +59,26 @@ HWY_INLINE const float* TakeIn(const float* g, const float* v, std::size_t count
   for (; i < count; ++i) room[i] = g[i] + v[i];
   std::fill(room + count, room + WholeGroups(count), pad_with_last ? room[count - 1] : 0.0f);
   return room;
+}
+
+// The sum of the lanes as a tree: those of the upper half to those of the lower, and so on.
+template <class D>
+HWY_INLINE hn::TFromD<D> AddHalves(D d, hn::Vec<D> v) {
+  if constexpr (hn::MaxLanes(D()) == 1) {
+    return hn::GetLane(v);
+  } else {
+    const hn::Half<D> half;
+    return AddHalves(half, hn::Add(hn::LowerHalf(half, v), hn::UpperHalf(half, v)));
+  }
+}
+
+// The same for the lanes of several vectors, a power of two.
+template <class D, std::size_t count>
+HWY_INLINE hn::TFromD<D> AddHalves(D d, hn::Vec<D> (&sums)[count]) {
+  for (std::size_t half = count / 2; half > 0; half /= 2) {
+    for (std::size_t k = 0; k < half; ++k) sums[k] = hn::Add(sums[k], sums[k + half]);
+  }
+  return AddHalves(d, sums[0]);
 }
 
 // The largest bit pattern of |x|: above 0x7f7fffff where something is not finite.
@@ -80,27 +102,20 @@ HWY_INLINE double SumSquares(const float* x, std::size_t count) {
       part[k] = hn::Add(part[k], hn::Mul(wide, wide));
     }
   }
-  double sums[16];
-  for (std::size_t k = 0; k < 16 / width; ++k) hn::StoreU(part[k], d, sums + k * width);
-  return add_sums(sums);
+  return AddHalves(d, part);
+}
+
+// A bit per lane.
+HWY_INLINE std::uint64_t WordOf(hn::Mask<I32> mask) {
+  std::uint8_t bits[8] = {};
+  hn::StoreMaskBits(I32(), mask, bits);
+  std::uint64_t word = 0;
+  std::memcpy(&word, bits, std::max<std::size_t>(1, lanes / 8));
+  return word;
 }
 
 // A bit per lane: its sign.
-HWY_INLINE std::uint64_t SignsOf(Ints pattern) {
-  std::uint8_t bits[8] = {};
-  hn::StoreMaskBits(I32(), hn::Lt(pattern, hn::Zero(I32())), bits);
-  std::uint64_t signs = 0;
-  std::memcpy(&signs, bits, std::max<std::size_t>(1, lanes / 8));
-  return signs;
-}
-
-// A bit per element of the group at x.
-HWY_INLINE std::uint64_t SignsOf(const float* x) {
-  std::uint64_t signs = 0;
-  for (std::size_t i = 0; i < group; i += lanes)
-    signs |= SignsOf(hn::BitCast(I32(), hn::LoadU(F32(), x + i))) << i;
-  return signs;
-}
+HWY_INLINE std::uint64_t SignsOf(Ints pattern) { return WordOf(hn::Lt(pattern, hn::Zero(I32()))); }
 
 // The lanes from `first` on of a group's signs, as the sign bits of floats.
 HWY_INLINE Floats SignBits(std::uint64_t signs, std::size_t first) {
@@ -112,64 +127,60 @@ HWY_INLINE Floats SignBits(std::uint64_t signs, std::size_t first) {
 
 // Writes the signs of a group of which `left` elements are there; the unused bits are zero.
 HWY_INLINE void StoreSigns(std::uint64_t signs, std::size_t left, std::uint8_t* at) {
-  if (left < group) signs &= (std::uint64_t{1} << left) - 1;
-  std::memcpy(at, &signs, (std::min(left, group) + 7) / 8);
-}
-
-constexpr std::uint64_t Repeat(std::uint64_t field, unsigned width) {
-  std::uint64_t word = 0;
-  for (unsigned at = 0; at < 64; at += width) word |= field << at;
-  return word;
-}
-
-// Levels to a stream of bits. In each word eight bytes move together in three steps: pairs, fours,
-// all.
-HWY_INLINE void PackGroups(const std::uint8_t* levels, std::size_t count, unsigned bits,
-                           std::uint8_t* out) {
-  const U64 d;
-  const std::uint8_t* end = out + level_bytes(count, bits);
-  const auto step = [&](hn::Vec<U64> x, unsigned half) HWY_ATTR {
-    const auto low = hn::Set(d, Repeat((std::uint64_t{1} << half) - 1, 2 * half));
-    const int shift = static_cast<int>(half - half / 8 * bits);
-    return hn::Or(hn::And(x, low), hn::ShiftRightSame(hn::AndNot(low, x), shift));
-  };
-  for (std::size_t i = 0; i < count; i += group, out += 8 * bits) {
-    HWY_ALIGN std::uint64_t words[8];
-    for (std::size_t k = 0; k < 8; k += hn::Lanes(d)) {
-      const auto bytes = hn::LoadU(hn::Repartition<std::uint8_t, U64>(), levels + i + 8 * k);
-      hn::Store(step(step(step(hn::BitCast(d, bytes), 8), 16), 32), d, words + k);
-    }
-    std::uint8_t whole[72];
-    const auto room = static_cast<std::size_t>(end - out);
-    std::uint8_t* to = room >= 72 ? out : whole;
-    for (std::size_t k = 0; k < 8; ++k) std::memcpy(to + k * bits, words + k, 8);
-    if (to == whole) std::memcpy(out, whole, std::min<std::size_t>(room, 8 * bits));
+  if (HWY_LIKELY(left >= group)) {
+    std::memcpy(at, &signs, sizeof signs);
+    return;
   }
+  signs &= (std::uint64_t{1} << left) - 1;
+  std::memcpy(at, &signs, (left + 7) / 8);
 }
 
-// The way back; reads up to `end`.
-HWY_INLINE void UnpackGroups(const std::uint8_t* in, std::size_t count, unsigned bits,
-                             std::uint8_t* levels) {
-  const U64 d;
-  const std::uint8_t* end = in + level_bytes(count, bits);
-  const auto step = [&](hn::Vec<U64> x, unsigned half) HWY_ATTR {
-    const unsigned width = half / 8 * bits;
-    const std::uint64_t field = Repeat((std::uint64_t{1} << width) - 1, 2 * half);
-    const auto high = hn::ShiftLeftSame(x, static_cast<int>(half - width));
-    return hn::Or(hn::And(x, hn::Set(d, field)), hn::And(high, hn::Set(d, field << half)));
-  };
-  for (std::size_t i = 0; i < count; i += group, in += 8 * bits) {
-    std::uint8_t whole[72] = {};
-    const auto room = static_cast<std::size_t>(end - in);
-    const std::uint8_t* from = room >= 72 ? in : whole;
-    if (from == whole) std::memcpy(whole, in, std::min<std::size_t>(room, 8 * bits));
-    HWY_ALIGN std::uint64_t words[8];
-    for (std::size_t k = 0; k < 8; ++k) std::memcpy(words + k, from + k * bits, 8);
-    for (std::size_t k = 0; k < 8; k += hn::Lanes(d)) {
-      const auto bytes = step(step(step(hn::Load(d, words + k), 32), 16), 8);
-      hn::StoreU(hn::BitCast(hn::Repartition<std::uint8_t, U64>(), bytes),
-                 hn::Repartition<std::uint8_t, U64>(), levels + i + 8 * k);
-    }
+// The bits of `yes` where the mask is set, else those of `no`.
+template <class V>
+HWY_INLINE V Select(V mask, V yes, V no) {
+  return hn::Or(hn::And(mask, yes), hn::AndNot(mask, no));
+}
+
+// One byte, 0, 2 or 3, of each lane of four vectors; in every lane those of a, c, b, d.
+template <int byte>
+HWY_INLINE Bytes MixBytes(Ints a, Ints b, Ints c, Ints d) {
+  const hn::Repartition<std::uint16_t, F32> half;
+  if constexpr (byte == 0) {
+    b = hn::ShiftLeft<16>(b);
+    d = hn::ShiftLeft<16>(d);
+  } else {
+    a = hn::ShiftRight<16>(a);
+    c = hn::ShiftRight<16>(c);
+  }
+  auto ab = hn::OddEven(hn::BitCast(half, b), hn::BitCast(half, a));
+  auto cd = hn::OddEven(hn::BitCast(half, d), hn::BitCast(half, c));
+  if constexpr (byte == 3) {
+    ab = hn::ShiftRight<8>(ab);
+  } else {
+    cd = hn::ShiftLeft<8>(cd);
+  }
+  return hn::OddEven(hn::BitCast(U8(), cd), hn::BitCast(U8(), ab));
+}
+
+// What MixBytes() gave, in the order of the elements: a, then b, c, d.
+HWY_INLINE Bytes InOrder(Bytes mixed) {
+  HWY_ALIGN static constexpr std::uint8_t by_vector[16] = {0, 4, 8, 12, 2, 6, 10, 14,
+                                                           1, 5, 9, 13, 3, 7, 11, 15};
+  const auto blocks =
+      hn::BitCast(I32(), hn::TableLookupBytes(mixed, hn::LoadDup128(U8(), by_vector)));
+  if constexpr (lanes == 4) return hn::BitCast(U8(), blocks);
+  HWY_ALIGN std::int32_t from[lanes];
+  for (std::size_t k = 0; k < lanes; ++k)
+    from[k] = static_cast<std::int32_t>(k % (lanes / 4) * 4 + k / (lanes / 4));
+  return hn::BitCast(U8(), hn::TableLookupLanes(blocks, hn::SetTableIndices(I32(), from)));
+}
+
+// That byte of every lane of a group's vectors.
+template <int byte>
+HWY_INLINE void StoreBytes(const Ints* wide, std::uint8_t* to) {
+  for (std::size_t k = 0; k < group / lanes; k += 4) {
+    const Bytes mixed = MixBytes<byte>(wide[k], wide[k + 1], wide[k + 2], wide[k + 3]);
+    hn::StoreU(InOrder(mixed), U8(), to + k * lanes);
   }
 }
 

@@ -3,6 +3,7 @@
 #include "thinwire/kernels/int8.h"
 
 #include <algorithm>
+#include <bit>
 #include <cmath>
 #include <cstring>
 
@@ -11,11 +12,14 @@ namespace {
 
 constexpr float smallest_step = 0x1p-100f;
 
-std::uint8_t code_of(const Int8Rule& rule, const Int8Scale& scale, float x, float draw) {
-  const float place = std::min((x - scale.lo) * scale.inverse, 255.0f);
-  if (!rule.random) return static_cast<std::uint8_t>(place + 0.5f);
-  const auto below = static_cast<std::uint8_t>(place);
-  return static_cast<std::uint8_t>(below + (draw < place - below ? 1 : 0));
+// A sum with int8_rounder has the nearest integer in its low bits.
+std::uint8_t code_of(const Int8Rule& rule, const Int8Scale& scale, float x, std::uint32_t draw) {
+  const float place = (x - scale.lo) * scale.inverse;
+  if (!rule.random)
+    return static_cast<std::uint8_t>(std::bit_cast<std::uint32_t>(place + int8_rounder));
+  const float fine = std::min(place, 255.0f) * 0x1p15f;
+  const auto bits = std::bit_cast<std::uint32_t>(fine + int8_rounder);
+  return static_cast<std::uint8_t>((bits + (draw >> 17)) >> 15);
 }
 
 bool encode_block(const Int8Rule& rule, const float* g, float* v, std::size_t count, DrawKey key,
@@ -36,8 +40,7 @@ bool encode_block(const Int8Rule& rule, const float* g, float* v, std::size_t co
     return false;
   }
   for (std::size_t i = 0; i < count; ++i) {
-    const float draw = rule.random ? draw_unit(key, first + static_cast<std::uint32_t>(i)) : 0;
-    codes[i] = code_of(rule, scale, x(i), draw);
+    codes[i] = code_of(rule, scale, x(i), draw_at(key, first + static_cast<std::uint32_t>(i)));
     if (v != nullptr) v[i] = x(i) - (scale.lo + static_cast<float>(codes[i]) * scale.step);
   }
   return true;

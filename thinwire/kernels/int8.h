@@ -2,6 +2,9 @@
 //
 //     lo = min x,  step = (max x - lo) / 255,  code = round((x - lo) / step),  value = lo + code step
 //
+// Rounding is to the nearest, of two equally near to the even code; or at random with the exact mean
+// of (x - lo) / step to the nearest multiple of 2^-15.
+//
 // A block on the wire: lo and step as f32, then a byte per element. A block whose step is below
 // 2^-100 has step 0: its values are all lo. One pass over memory: a block is read, and stays in the
 // first cache until it is done with.
@@ -49,6 +52,8 @@ struct Int8Scale {
   float inverse = 0;  // 1 / step, 0 where that is 0
   bool finite = true;
 };
+// Added to a float below 2^23 it leaves the nearest integer in the low bits.
+inline constexpr float int8_rounder = 0x1p23f;
 Int8Scale int8_scale(float smallest, float largest, bool finite);
 void int8_store_scale(const Int8Scale& scale, std::uint8_t* out);
 // `finite` says whether an encoder could have written it; lo and step come multiplied by `share`.

@@ -18,11 +18,19 @@ namespace hn = hwy::HWY_NAMESPACE;
 
 #if THINWIRE_HAVE_GROUPS
 
-HWY_INLINE Int8Scale ScaleOf(const float* x, std::size_t padded) {
-  Floats smallest = hn::LoadU(F32(), x), largest = smallest;
+// x of a block in whole groups, in `room` unless it is g itself, and its scale.
+template <bool has_v>
+HWY_INLINE Int8Scale Survey(const float* g, const float* v, std::size_t padded, float* room) {
+  Floats smallest = hn::LoadU(F32(), g), largest;
+  if constexpr (has_v) smallest = hn::Add(smallest, hn::LoadU(F32(), v));
+  largest = smallest;
   Ints most = hn::Zero(I32());
   for (std::size_t i = 0; i < padded; i += lanes) {
-    const Floats value = hn::LoadU(F32(), x + i);
+    Floats value = hn::LoadU(F32(), g + i);
+    if constexpr (has_v) {
+      value = hn::Add(value, hn::LoadU(F32(), v + i));
+      hn::StoreU(value, F32(), room + i);
+    }
     smallest = hn::Min(smallest, value);
     largest = hn::Max(largest, value);
     most = hn::Max(most, hn::BitCast(I32(), hn::Abs(value)));
@@ -32,65 +40,93 @@ HWY_INLINE Int8Scale ScaleOf(const float* x, std::size_t padded) {
                     hn::GetLane(hn::MaxOfLanes(I32(), most)) < 0x7f800000);
 }
 
-// Codes of a padded block, and with `rest` what they leave of x.
-template <bool random>
+// Codes of whole groups, and with `rest` what they leave of x.
+template <bool random, bool has_rest>
 HWY_INLINE void Codes(const float* x, std::size_t padded, const Int8Scale& scale, DrawKey key,
                       std::uint32_t first, std::uint8_t* codes, float* rest) {
   const Floats lo = hn::Set(F32(), scale.lo), step = hn::Set(F32(), scale.step);
-  const Floats inverse = hn::Set(F32(), scale.inverse), top = hn::Set(F32(), 255.0f);
+  const Floats inverse = hn::Set(F32(), scale.inverse), rounder = hn::Set(F32(), int8_rounder);
   Draws draws(key, first);
-  for (std::size_t i = 0; i < padded; i += lanes) {
-    const Floats value = hn::LoadU(F32(), x + i);
-    const Floats place = hn::Min(hn::Mul(hn::Sub(value, lo), inverse), top);
-    Ints code;
+  for (std::size_t i = 0; i < padded; i += group) {
+    [[maybe_unused]] Draws::V draw[2 * Draws::vectors];
     if constexpr (random) {
-      const Ints below = hn::ConvertTo(I32(), place);
-      const auto up = hn::Lt(draws.units(), hn::Sub(place, hn::ConvertTo(F32(), below)));
-      code = hn::Sub(below, hn::VecFromMask(I32(), hn::RebindMask(I32(), up)));
-    } else {
-      code = hn::ConvertTo(I32(), hn::Add(place, hn::Set(F32(), 0.5f)));
+      draws.high_halves(draw);
+      draws.high_halves(draw + Draws::vectors);
     }
-    hn::StoreU(hn::DemoteTo(Byte(), code), Byte(), codes + i);
-    if (rest != nullptr) {
-      const Floats sent = hn::Add(lo, hn::Mul(hn::ConvertTo(F32(), code), step));
-      hn::StoreU(hn::Sub(value, sent), F32(), rest + i);
+    Ints wide[group / lanes];
+    for (std::size_t k = 0; k < group / lanes; ++k) {
+      const Floats value = hn::LoadU(F32(), x + i + k * lanes);
+      Floats place = hn::Mul(hn::Sub(value, lo), inverse);
+      if constexpr (random)
+        place = hn::Mul(hn::Min(place, hn::Set(F32(), 255.0f)), hn::Set(F32(), 0x1p15f));
+      wide[k] = hn::BitCast(I32(), hn::Add(place, rounder));
+      if constexpr (random)
+        wide[k] =
+            hn::ShiftRight<16>(hn::Add(hn::ShiftLeft<1>(wide[k]), hn::BitCast(I32(), draw[k])));
+      if constexpr (has_rest) {
+        const Floats code = hn::ConvertTo(F32(), hn::And(wide[k], hn::Set(I32(), 255)));
+        const Floats sent = hn::Add(lo, hn::Mul(code, step));
+        hn::StoreU(hn::Sub(value, sent), F32(), rest + i + k * lanes);
+      }
     }
+    StoreBytes<0>(wide, codes + i);
   }
 }
 
-HWY_INLINE bool EncodeBlock(const Int8Rule& rule, const float* g, float* v, std::size_t count,
-                            DrawKey key, std::uint32_t first, std::uint8_t* out) {
-  float room[int8_most];
-  std::uint8_t spare[int8_most];
-  const float* x = TakeIn(g, v, count, room, true);
+// A block of x in whole groups, its residual, room for as many, and what was found.
+struct Part {
+  const float* x;
+  float *v, *room;
+  std::size_t count;
+  Int8Scale scale;
+};
+
+HWY_INLINE Part Measure(const float* g, float* v, std::size_t count, float* room) {
   const std::size_t padded = WholeGroups(count);
-  const Int8Scale scale = ScaleOf(x, padded);
-  int8_store_scale(scale, out);
-  std::uint8_t* codes = out + int8_block_header;
-  if (!scale.finite) {
-    std::memset(codes, 0, count);
-    return false;
-  }
-  std::uint8_t* to = padded == count ? codes : spare;
-  float* rest = v == nullptr ? nullptr : padded == count ? v : room;
-  if (rule.random) {
-    Codes<true>(x, padded, scale, key, first, to, rest);
+  if (v != nullptr && padded == count)
+    return {room, v, room, count, Survey<true>(g, v, padded, room)};
+  const float* x = TakeIn(g, v, count, room, true);
+  return {x, v, room, count, Survey<false>(x, nullptr, padded, nullptr)};
+}
+
+template <bool random>
+HWY_INLINE void AllCodes(const Part& part, DrawKey key, std::uint32_t first, std::uint8_t* codes) {
+  const bool whole = part.count % group == 0;
+  std::uint8_t spare[int8_most];
+  std::uint8_t* to = whole ? codes : spare;
+  float* rest = whole ? part.v : part.room;
+  if (part.v == nullptr) {
+    Codes<random, false>(part.x, WholeGroups(part.count), part.scale, key, first, to, rest);
   } else {
-    Codes<false>(x, padded, scale, key, first, to, rest);
+    Codes<random, true>(part.x, WholeGroups(part.count), part.scale, key, first, to, rest);
   }
-  if (to == spare) std::memcpy(codes, spare, count);
-  if (rest == room) std::memcpy(v, room, count * sizeof(float));
-  return true;
+  if (whole) return;
+  std::memcpy(codes, spare, part.count);
+  if (part.v != nullptr) std::memcpy(part.v, part.room, part.count * sizeof(float));
+}
+
+HWY_INLINE bool EncodePart(const Int8Rule& rule, const Part& part, DrawKey key, std::uint32_t first,
+                           std::uint8_t* out) {
+  int8_store_scale(part.scale, out);
+  std::uint8_t* codes = out + int8_block_header;
+  if (!part.scale.finite) {
+    std::memset(codes, 0, part.count);
+  } else if (rule.random) {
+    AllCodes<true>(part, key, first, codes);
+  } else {
+    AllCodes<false>(part, key, first, codes);
+  }
+  return part.scale.finite;
 }
 
 bool Int8Encode(const Int8Rule& rule, const float* g, float* v, std::size_t count, DrawKey key,
                 std::uint32_t first, std::uint8_t* out) {
   bool finite = true;
+  float room[int8_most];
   for (std::size_t at = 0; at < count; at += rule.block) {
     const std::size_t size = std::min(rule.block, count - at);
-    finite = EncodeBlock(rule, g + at, v == nullptr ? nullptr : v + at, size, key,
-                         first + static_cast<std::uint32_t>(at), out) &&
-             finite;
+    const Part part = Measure(g + at, v == nullptr ? nullptr : v + at, size, room);
+    finite = EncodePart(rule, part, key, first + static_cast<std::uint32_t>(at), out) && finite;
     out += int8_block_header + size;
   }
   return finite;

@@ -24,35 +24,48 @@ HWY_INLINE std::size_t EncodeGroups(const float* HWY_RESTRICT g, float* HWY_REST
                                     std::size_t count, DrawKey key, std::uint32_t first,
                                     std::uint8_t* HWY_RESTRICT exponents,
                                     std::uint8_t* HWY_RESTRICT signs, bool& finite) {
-  const Ints magnitude = hn::Set(I32(), 0x7fffffff), infinity = hn::Set(I32(), 0x7f800000);
-  const Ints top = hn::Set(I32(), 254);
-  Ints most = hn::Zero(I32());
+  const Ints magnitude = hn::Set(I32(), 0x7fffffff), largest = hn::Set(I32(), 0x7f7fffff);
+  const Ints top = hn::Set(I32(), 254 << 23);
   Draws draws(key, first);
+  finite = true;
   std::size_t at = 0;
   for (; count - at >= group; at += group) {
+    Draws::V draw[2 * Draws::vectors];
+    draws.bits(draw);
+    draws.bits(draw + Draws::vectors);
+    Ints wide[group / lanes], most = hn::Zero(I32());
+    [[maybe_unused]] Floats rest[group / lanes];
     std::uint64_t word = 0;
-    for (std::size_t k = 0; k < group; k += lanes) {
-      const std::size_t i = at + k;
+    for (std::size_t k = 0; k < group / lanes; ++k) {
+      const std::size_t i = at + k * lanes;
       Floats x = hn::LoadU(F32(), g + i);
       if constexpr (has_v) x = hn::Add(x, hn::LoadU(F32(), v + i));
       const Ints pattern = hn::BitCast(I32(), x), bits = hn::And(pattern, magnitude);
       most = hn::Max(most, bits);
-      const auto sound = hn::Lt(bits, infinity);
-      const Ints draw = hn::BitCast(I32(), hn::ShiftRight<9>(draws.bits()));
-      const Ints field = hn::IfThenElseZero(
-          sound, hn::Min(hn::ShiftRight<23>(hn::Add(hn::IfThenElseZero(sound, bits), draw)), top));
-      hn::StoreU(hn::DemoteTo(Byte(), field), Byte(), exponents + i);
-      word |= SignsOf(pattern) << k;
+      word |= SignsOf(pattern) << (k * lanes);
+      const Ints power =
+          hn::Min(hn::Add(bits, hn::BitCast(I32(), hn::ShiftRight<9>(draw[k]))), top);
+      wide[k] = hn::ShiftLeft<1>(power);
       if constexpr (has_v) {
-        const Ints sent = hn::Or(hn::ShiftLeft<23>(field), hn::AndNot(magnitude, pattern));
-        hn::StoreU(hn::IfThenElse(hn::RebindMask(F32(), sound),
-                                  hn::Sub(x, hn::BitCast(F32(), sent)), hn::LoadU(F32(), v + i)),
-                   F32(), v + i);
+        const Ints mantissa = hn::Set(I32(), 0x7fffff);
+        const Ints sent = hn::Or(hn::AndNot(mantissa, power), hn::AndNot(magnitude, pattern));
+        rest[k] = hn::Sub(x, hn::BitCast(F32(), sent));
       }
     }
+    if (HWY_UNLIKELY(!hn::AllFalse(I32(), hn::Gt(most, largest)))) {
+      natural_encode_reference(g + at, has_v ? v + at : nullptr, group, key,
+                               first + static_cast<std::uint32_t>(at), exponents + at,
+                               signs + at / 8);
+      finite = false;
+      continue;
+    }
+    StoreBytes<3>(wide, exponents + at);
     std::memcpy(signs + at / 8, &word, 8);
+    if constexpr (has_v) {
+      for (std::size_t k = 0; k < group / lanes; ++k)
+        hn::StoreU(rest[k], F32(), v + at + k * lanes);
+    }
   }
-  finite = hn::GetLane(hn::MaxOfLanes(I32(), most)) < 0x7f800000;
   return at;
 }
 

@@ -3,6 +3,7 @@
 #include "thinwire/kernels/qsgd.h"
 
 #include <algorithm>
+#include <bit>
 #include <cmath>
 #include <cstring>
 #include <limits>
@@ -14,14 +15,30 @@ namespace {
 
 constexpr float smallest_norm = 0x1p-100f;
 
+double l2_norm(const float* x, std::size_t count) {
+  float sums[32] = {};
+  for (std::size_t i = 0; i < count; ++i) sums[i % 32] += x[i] * x[i];
+  for (std::size_t half = 16; half > 0; half /= 2) {
+    for (std::size_t i = 0; i < half; ++i) sums[i] += sums[i + half];
+  }
+  if (qsgd_sum_is_sound(sums[0])) return std::sqrt(sums[0]);
+  return std::sqrt(squared_norm_reference(x, count));
+}
+
 double norm_of(const QsgdRule& rule, const float* x, std::size_t count) {
-  if (!rule.largest) return std::sqrt(squared_norm_reference(x, count));
+  if (!rule.largest) return l2_norm(x, count);
   float most = 0;
   for (std::size_t i = 0; i < count; ++i) {
     if (!std::isfinite(x[i])) return std::numeric_limits<double>::infinity();
     most = std::max(most, std::abs(x[i]));
   }
   return most;
+}
+
+std::uint8_t level_of(const QsgdRule& rule, float magnitude, float inverse, std::uint32_t draw) {
+  const unsigned places = qsgd_places(rule);
+  const auto bits = std::bit_cast<std::uint32_t>(magnitude * inverse + qsgd_rounder);
+  return static_cast<std::uint8_t>((bits + (draw >> (32 - places))) >> places);
 }
 
 }  // namespace
@@ -35,7 +52,8 @@ QsgdScale qsgd_scale(const QsgdRule& rule, double norm) {
   const auto top = static_cast<float>((1u << rule.bits) - 1);
   if (!std::isfinite(rounded)) return {0, 0, 0, false};
   if (rounded < smallest_norm) return {};
-  return {rounded, rounded / top, top / rounded, true};
+  const auto place = static_cast<float>(1u << qsgd_places(rule));
+  return {rounded, rounded / top, top * place / rounded, true};
 }
 
 bool qsgd_quantise_reference(const QsgdRule& rule, const float* g, float* v, std::size_t count,
@@ -44,17 +62,14 @@ bool qsgd_quantise_reference(const QsgdRule& rule, const float* g, float* v, std
   float x[qsgd_most];
   for (std::size_t i = 0; i < count; ++i) x[i] = v == nullptr ? g[i] : g[i] + v[i];
   const QsgdScale scale = qsgd_scale(rule, norm_of(rule, x, count));
-  const auto top = static_cast<float>((1u << rule.bits) - 1);
   norm = scale.norm;
   std::fill_n(levels, count, std::uint8_t{0});
   std::fill_n(signs, level_bytes(count, 1), std::uint8_t{0});
   if (!scale.finite) return false;
   if (norm > 0) pack_signs(x, count, signs);
   for (std::size_t i = 0; i < count; ++i) {
-    const float level = std::min(std::abs(x[i]) * scale.inverse, top);
-    const auto below = static_cast<std::uint8_t>(level);
-    const float draw = draw_unit(key, first + static_cast<std::uint32_t>(i));
-    levels[i] = static_cast<std::uint8_t>(below + (draw < level - below ? 1 : 0));
+    levels[i] = level_of(rule, std::abs(x[i]), scale.inverse,
+                         draw_at(key, first + static_cast<std::uint32_t>(i)));
     const float sent = static_cast<float>(levels[i]) * scale.unit;
     if (v != nullptr) v[i] = x[i] - (sign_at(signs, i) ? -sent : sent);
   }

@@ -4,6 +4,13 @@
 //     l = s |x_i| / norm,  level = floor(l), or one more with probability l - floor(l)
 //     value = sign(x_i) level norm / s
 //
+// l is taken to the nearest multiple of 2^-16 (with 8 bits: 2^-15), and the draw has as many bits:
+// the mean is right to half of that, in levels. |x_i| <= norm holds after all roundings, so the top
+// level is never passed, and reached by x_i = norm.
+//
+// The L2 norm is a sum in float: element i of the bucket belongs to sum i % 32, and the sums are
+// added as a tree. Where that leaves the range in which squares are sound, it is the one of norm.h.
+//
 // A bucket on the wire, packed: the norm as f32, a bit of sign per element, `bits` bits of level per
 // element, each plane padded to a byte. A bucket whose norm is below 2^-100 has norm 0 and is zero.
 // SPDX-License-Identifier: Apache-2.0
@@ -68,9 +75,14 @@ void qsgd_apply_reference(const QsgdRule& rule, float norm, const std::uint8_t* 
 struct QsgdScale {
   float norm = 0;
   float unit = 0;     // the value of level 1
-  float inverse = 0;  // s / norm; 0 in a zero bucket
+  float inverse = 0;  // s / norm in units of the last place of l; 0 in a zero bucket
   bool finite = true;
 };
 QsgdScale qsgd_scale(const QsgdRule& rule, double norm);
+constexpr unsigned qsgd_places(const QsgdRule& rule) { return rule.bits < 8 ? 16 : 15; }
+// Added to a float below 2^23 it leaves the nearest integer in the low bits.
+inline constexpr float qsgd_rounder = 0x1p23f;
+// Whether the L2 norm can be made of this sum of squares.
+constexpr bool qsgd_sum_is_sound(float sum) { return sum >= 0x1p-60f && sum <= 0x1p100f; }
 
 }  // namespace thinwire

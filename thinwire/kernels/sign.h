@@ -35,18 +35,4 @@ void sign_add(const std::uint8_t* bits, std::size_t count, float high, float low
 void sign_add_reference(const std::uint8_t* bits, std::size_t count, float high, float low,
                         float* target);
 
-// The sums of a scan while it runs: shared, so that the end of a vector loop goes on where it stopped.
-struct SignAccumulator {
-  double high[16] = {}, low[16] = {};
-  float high_part[16] = {}, low_part[16] = {};  // of the block begun
-  std::size_t at = 0;                           // elements in it
-  std::size_t lows = 0;
-
-  // Adds `count` elements, writes their bits.
-  void take(const float* g, const float* r, std::size_t count, std::uint8_t* bits);
-  void end_block();
-  // The sums of `count` elements, all of which were taken.
-  SignSums sums(const float* g, const float* r, std::size_t count);
-};
-
 }  // namespace thinwire

@@ -8,8 +8,9 @@
 // After foreach_target, as Highway wants it.
 #include <hwy/highway.h>
 
-#include <algorithm>
+#include <cmath>
 
+#include "thinwire/kernels/groups-inl.h"
 #include "thinwire/kernels/mask_bits-inl.h"
 
 HWY_BEFORE_NAMESPACE();
@@ -27,79 +28,84 @@ HWY_INLINE V SumAt(const float* g, const float* r, std::size_t i) {
   return hn::LoadU(d, g + i);
 }
 
-// Vectors of a size unknown to the compiler cannot form an array, and one lane has no halves; there
-// the plain sums do it.
-#if HWY_HAVE_SCALABLE || HWY_TARGET == HWY_SCALAR
+#if THINWIRE_HAVE_GROUPS
+
+constexpr std::size_t vectors = 16 / lanes;
+
+// Sixteen sums of one side in registers.
+struct Side {
+  using Wide = hn::CappedTag<double, 16>;
+  V parts[vectors];
+  hn::Vec<Wide> sums[2 * vectors];
+
+  HWY_INLINE Side() {
+    for (V& part : parts) part = hn::Zero(D());
+    for (auto& sum : sums) sum = hn::Zero(Wide());
+  }
+  // Adds the float sums of a block to the double ones, and clears them.
+  HWY_INLINE void end_block() {
+    const Wide wide;
+    const hn::Half<D> half;
+    for (std::size_t k = 0; k < vectors; ++k) {
+      const auto lower = hn::PromoteTo(wide, hn::LowerHalf(half, parts[k]));
+      const auto upper = hn::PromoteTo(wide, hn::UpperHalf(half, parts[k]));
+      sums[2 * k] = hn::Add(sums[2 * k], lower);
+      sums[2 * k + 1] = hn::Add(sums[2 * k + 1], upper);
+      parts[k] = hn::Zero(D());
+    }
+  }
+};
+
+// Adds a group; returns its bits.
+template <bool has_r>
+HWY_INLINE std::uint64_t Take(const float* g, const float* r, Side& high, Side& low) {
+  const D d;
+  std::uint64_t word = 0;
+  for (std::size_t i = 0; i < group; i += 16) {
+    for (std::size_t k = 0; k < vectors; ++k) {
+      const V x = SumAt<has_r>(g, r, i + k * lanes);
+      const auto is_low = hn::Lt(x, hn::Zero(d));
+      word |= WordOf(hn::RebindMask(I32(), is_low)) << (i + k * lanes);
+      high.parts[k] = hn::Add(high.parts[k], hn::IfThenZeroElse(is_low, x));
+      low.parts[k] = hn::Add(low.parts[k], hn::IfThenElseZero(is_low, x));
+    }
+  }
+  return word;
+}
 
 template <bool has_r>
 SignSums Scan(const float* g, const float* r, std::size_t count, std::uint8_t* bits) {
-  return sign_scan_reference(g, r, count, bits);
+  Side high, low;
+  std::size_t i = 0, lows = 0;
+  for (; count - i >= group; i += group) {
+    const std::uint64_t word = Take<has_r>(g + i, has_r ? r + i : nullptr, high, low);
+    std::memcpy(bits + i / 8, &word, sizeof word);
+    lows += hwy::PopCount(word);
+    if (i % 128 != 0) {
+      high.end_block();
+      low.end_block();
+    }
+  }
+  if (i < count) {  // zeros behind the end belong to no sum and set no bit
+    float x[group];
+    TakeIn(g + i, has_r ? r + i : nullptr, count - i, x, false);
+    const std::uint64_t word = Take<false>(x, nullptr, high, low);
+    std::memcpy(bits + i / 8, &word, (count - i + 7) / 8);
+    lows += hwy::PopCount(word);
+  }
+  high.end_block();
+  low.end_block();
+  const Side::Wide wide;
+  const SignSums sums{AddHalves(wide, high.sums), AddHalves(wide, low.sums), lows};
+  const bool finite = std::isfinite(sums.high) && std::isfinite(sums.low);
+  return finite ? sums : sign_scan_reference(g, r, count, bits);
 }
 
 #else
 
-using Wide = hn::CappedTag<double, 16>;
-constexpr std::size_t lanes = hn::MaxLanes(D());
-constexpr std::size_t vectors = 16 / lanes;
-
-// Adds the float sums of a block to the double ones, and clears them.
-HWY_INLINE void EndBlock(V* parts, hn::Vec<Wide>* sums) {
-  const Wide wide;
-  const hn::Half<D> half;
-  for (std::size_t k = 0; k < vectors; ++k) {
-    sums[2 * k] = hn::Add(sums[2 * k], hn::PromoteTo(wide, hn::LowerHalf(half, parts[k])));
-    sums[2 * k + 1] = hn::Add(sums[2 * k + 1], hn::PromoteTo(wide, hn::UpperHalf(half, parts[k])));
-    parts[k] = hn::Zero(D());
-  }
-}
-
-// Sums of sixteen in registers.
-struct Side {
-  V parts[vectors];
-  hn::Vec<Wide> sums[2 * vectors];
-
-  HWY_INLINE void clear() {
-    for (V& part : parts) part = hn::Zero(D());
-    for (auto& sum : sums) sum = hn::Zero(Wide());
-  }
-  HWY_INLINE void store(float* part, double* sum) const {
-    for (std::size_t k = 0; k < vectors; ++k) hn::StoreU(parts[k], D(), part + k * lanes);
-    for (std::size_t k = 0; k < 2 * vectors; ++k) hn::StoreU(sums[k], Wide(), sum + k * lanes / 2);
-  }
-};
-
 template <bool has_r>
 SignSums Scan(const float* g, const float* r, std::size_t count, std::uint8_t* bits) {
-  const D d;
-  Side high, low;
-  high.clear();
-  low.clear();
-  std::size_t i = 0, at = 0, below = 0;
-  while (count - i >= bits_margin) {
-    const std::size_t end =
-        i + std::min<std::size_t>(128, (count - i - bits_margin) / 16 * 16 + 16);
-    at = (end - i) % 128;
-    for (; i < end; i += 16) {
-      for (std::size_t k = 0; k < vectors; ++k) {
-        const V x = SumAt<has_r>(g, r, i + k * lanes);
-        const auto is_low = hn::Lt(x, hn::Zero(d));
-        StoreBits(d, is_low, bits, i + k * lanes);
-        below += hn::CountTrue(d, is_low);
-        high.parts[k] = hn::Add(high.parts[k], hn::IfThenZeroElse(is_low, x));
-        low.parts[k] = hn::Add(low.parts[k], hn::IfThenElseZero(is_low, x));
-      }
-    }
-    if (at != 0) break;
-    EndBlock(high.parts, high.sums);
-    EndBlock(low.parts, low.sums);
-  }
-  SignAccumulator all;
-  high.store(all.high_part, all.high);
-  low.store(all.low_part, all.low);
-  all.at = at;
-  all.lows = below;
-  all.take(g + i, has_r ? r + i : nullptr, count - i, bits + i / 8);
-  return all.sums(g, r, count);
+  return sign_scan_reference(g, r, count, bits);
 }
 
 #endif

@@ -3,6 +3,7 @@
 #include "thinwire/kernels/ternary.h"
 
 #include <algorithm>
+#include <bit>
 #include <cmath>
 
 #include "thinwire/kernels/norm.h"
@@ -29,14 +30,28 @@ LayerStatistics layer_statistics_reference(const float* x, std::size_t count) {
   return result;
 }
 
-// draw * scale < |x|: no division, so that nothing overflows. The draw is below 1, and its product
-// below the scale, so the largest x is sent always.
+// A chance and a draw of as many bits: sent where their sum carries. The largest x has all chances,
+// since the roundings on its way to a whole number of places are less than half a place.
 void ternary_quantise_reference(const float* x, std::size_t count, float scale, float clip,
                                 DrawKey key, std::uint32_t first, std::int8_t* out) {
+  const float inverse = ternary_inverse(scale);
   for (std::size_t i = 0; i < count; ++i) {
-    const float draw = draw_unit(key, first + static_cast<std::uint32_t>(i));
-    const bool sent = draw * scale < std::min(std::abs(x[i]), clip);
+    const float chance = std::min(std::abs(x[i]), clip) * inverse + ternary_rounder;
+    const std::uint32_t draw = draw_at(key, first + static_cast<std::uint32_t>(i));
+    const std::uint32_t sum =
+        std::bit_cast<std::uint32_t>(chance) + (draw >> (32 - ternary_places));
+    const bool sent = (sum >> ternary_places & 1) != 0;
     out[i] = static_cast<std::int8_t>(!sent ? 0 : std::signbit(x[i]) ? -1 : 1);
+  }
+}
+
+void ternary_encode_reference(const float* x, std::size_t count, float scale, float clip,
+                              DrawKey key, std::uint32_t first, std::uint8_t* out) {
+  std::int8_t values[ternary_group];
+  for (std::size_t at = 0; at < count; at += ternary_group) {
+    ternary_quantise_reference(x + at, ternary_group, scale, clip, key,
+                               first + static_cast<std::uint32_t>(at), values);
+    ternary_pack_reference(values, ternary_group, out + at / digits);
   }
 }
 

@@ -19,9 +19,9 @@ struct LayerStatistics {
 // 4 bytes of memory traffic per element.
 LayerStatistics layer_statistics(const float* x, std::size_t count);
 
-// out = sign(x) with probability min(|x|, clip) / scale, else 0. Every |x| up to `clip` is at most
-// `scale`; a scale of 0 gives zeros. `first` is the first element's number for its draw. 4 bytes of
-// memory traffic per element, and what is written.
+// out = sign(x) with probability min(|x|, clip) / scale, taken to the nearest multiple of 2^-22, else
+// 0. Every |x| up to `clip` is at most `scale`; a scale below 2^-100 gives zeros. `first` is the first
+// element's number for its draw. 4 bytes of memory traffic per element, and what is written.
 void ternary_quantise(const float* x, std::size_t count, float scale, float clip, DrawKey key,
                       std::uint32_t first, std::int8_t* out);
 
@@ -31,6 +31,10 @@ void ternary_quantise(const float* x, std::size_t count, float scale, float clip
 // what is missing. `count` is that of a whole payload, or a multiple of 320.
 inline constexpr std::size_t ternary_group = 320;
 void ternary_pack(const std::int8_t* values, std::size_t count, std::uint8_t* out);
+
+// Both at once, without the values in between: `count` and `first` are multiples of 320.
+void ternary_encode(const float* x, std::size_t count, float scale, float clip, DrawKey key,
+                    std::uint32_t first, std::uint8_t* out);
 
 // sums += the values of the bytes. False where a byte is none that an encoder writes.
 bool ternary_add(const std::uint8_t* in, std::size_t count, std::int16_t* sums);
@@ -44,6 +48,15 @@ LayerStatistics layer_statistics_reference(const float* x, std::size_t count);
 void ternary_quantise_reference(const float* x, std::size_t count, float scale, float clip,
                                 DrawKey key, std::uint32_t first, std::int8_t* out);
 void ternary_pack_reference(const std::int8_t* values, std::size_t count, std::uint8_t* out);
+void ternary_encode_reference(const float* x, std::size_t count, float scale, float clip,
+                              DrawKey key, std::uint32_t first, std::uint8_t* out);
 bool ternary_add_reference(const std::uint8_t* in, std::size_t count, std::int16_t* sums);
+
+// What the chance of being sent is counted in: shared, so that all round alike.
+inline constexpr unsigned ternary_places = 22;
+// Added to a float below 2^23 it leaves the nearest integer in the low bits.
+inline constexpr float ternary_rounder = 0x1p23f;
+// Makes a magnitude a chance, as a number of those places.
+constexpr float ternary_inverse(float scale) { return scale < 0x1p-100f ? 0 : 0x1p22f / scale; }
 
 }  // namespace thinwire

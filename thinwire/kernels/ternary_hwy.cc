@@ -47,23 +47,81 @@ LayerStatistics TernaryStatistics(const float* x, std::size_t count) {
   return {add_sums(sums), std::bit_cast<float>(largest), largest < 0x7f800000};
 }
 
+// What becomes of a layer's elements.
+struct Chances {
+  Floats inverse, clip;
+
+  HWY_INLINE Chances(float scale, float most)
+      : inverse(hn::Set(F32(), ternary_inverse(scale))), clip(hn::Set(F32(), most)) {}
+};
+
+// A group: per element 1 (sent), 2 (negative) or both, in bytes, mixed as by MixBytes().
+HWY_INLINE void Choose(const float* x, const Chances& chances, Draws& draws, Bytes* choices) {
+  Draws::V draw[2 * Draws::vectors];
+  draws.bits(draw);
+  draws.bits(draw + Draws::vectors);
+  Ints wide[group / lanes];
+  for (std::size_t k = 0; k < group / lanes; ++k) {
+    const Floats value = hn::LoadU(F32(), x + k * lanes);
+    const Floats chance = hn::Mul(hn::Min(hn::Abs(value), chances.clip), chances.inverse);
+    const Ints places = hn::BitCast(I32(), hn::Add(chance, hn::Set(F32(), ternary_rounder)));
+    const Ints sum =
+        hn::Add(places, hn::BitCast(I32(), hn::ShiftRight<32 - ternary_places>(draw[k])));
+    // Bit 22 of the sum below the sign; what else is in that byte is dropped with the others.
+    const Ints sign = hn::ShiftRight<8>(hn::BitCast(I32(), value));
+    wide[k] = Select(hn::Set(I32(), 1 << ternary_places), sum, sign);
+  }
+  const hn::Repartition<std::uint16_t, F32> half;
+  for (std::size_t k = 0; k < group / lanes; k += 4) {
+    const Bytes mixed = MixBytes<2>(wide[k], wide[k + 1], wide[k + 2], wide[k + 3]);
+    const Bytes moved = hn::BitCast(U8(), hn::ShiftRight<6>(hn::BitCast(half, mixed)));
+    choices[k / 4] = hn::And(moved, hn::Set(U8(), 3));
+  }
+}
+
+// A table by choice: a byte for those that are sent, positive or negative, else 0.
+HWY_INLINE Bytes Meaning(std::uint8_t positive, std::uint8_t negative) {
+  HWY_ALIGN const std::uint8_t table[16] = {0, positive, 0, negative};
+  return hn::LoadDup128(U8(), table);
+}
+
 void TernaryQuantise(const float* x, std::size_t count, float scale, float clip, DrawKey key,
                      std::uint32_t first, std::int8_t* out) {
-  const hn::Rebind<std::int8_t, F32> byte;
-  const Floats range = hn::Set(F32(), scale), top = hn::Set(F32(), clip);
-  const Ints one = hn::Set(I32(), 1);
-  Draws draws(key, first);
-  std::size_t i = 0;
-  for (; count - i >= lanes; i += lanes) {
-    const Floats value = hn::LoadU(F32(), x + i);
-    const auto sent = hn::Lt(hn::Mul(draws.units(), range), hn::Min(hn::Abs(value), top));
-    // -1 or 1: the sign bit, spread over the lane, with the lowest bit set.
-    const Ints sign = hn::Or(hn::ShiftRight<31>(hn::BitCast(I32(), value)), one);
-    const Ints code = hn::IfThenElseZero(hn::RebindMask(I32(), sent), sign);
-    hn::StoreU(hn::DemoteTo(byte, code), byte, out + i);
+  // Draws come by 32 elements: what is before the first of these is done one by one.
+  std::size_t i = std::min<std::size_t>(count, -first % 32);
+  ternary_quantise_reference(x, i, scale, clip, key, first, out);
+  Draws draws(key, first + static_cast<std::uint32_t>(i));
+  const Chances chances(scale, clip);
+  const Bytes values = Meaning(1, 0xff);
+  for (; count - i >= group; i += group) {
+    Bytes choices[group / vector_bytes];
+    Choose(x + i, chances, draws, choices);
+    for (std::size_t k = 0; k < group / vector_bytes; ++k)
+      hn::StoreU(InOrder(hn::TableLookupBytes(values, choices[k])), U8(),
+                 reinterpret_cast<std::uint8_t*>(out) + i + k * vector_bytes);
   }
   ternary_quantise_reference(x + i, count - i, scale, clip, key,
                              first + static_cast<std::uint32_t>(i), out + i);
+}
+
+void TernaryEncode(const float* x, std::size_t count, float scale, float clip, DrawKey key,
+                   std::uint32_t first, std::uint8_t* out) {
+  Draws draws(key, first);
+  const Chances chances(scale, clip);
+  const Bytes digits[] = {Meaning(1, 2), Meaning(3, 6), Meaning(9, 18), Meaning(27, 54),
+                          Meaning(81, 162)};
+  for (std::size_t at = 0; at < count; at += ternary_group, out += group) {
+    Bytes sums[group / vector_bytes];
+    for (Bytes& sum : sums) sum = hn::Zero(U8());
+    for (std::size_t row = 0; row < 5; ++row) {
+      Bytes choices[group / vector_bytes];
+      Choose(x + at + row * group, chances, draws, choices);
+      for (std::size_t k = 0; k < group / vector_bytes; ++k)
+        sums[k] = hn::Add(sums[k], hn::TableLookupBytes(digits[row], choices[k]));
+    }
+    for (std::size_t k = 0; k < group / vector_bytes; ++k)
+      hn::StoreU(InOrder(sums[k]), U8(), out + k * vector_bytes);
+  }
 }
 
 // Horner's rule on whole vectors of bytes, the highest digit first.
@@ -128,6 +186,11 @@ void TernaryPack(const std::int8_t* values, std::size_t count, std::uint8_t* out
   ternary_pack_reference(values, count, out);
 }
 
+void TernaryEncode(const float* x, std::size_t count, float scale, float clip, DrawKey key,
+                   std::uint32_t first, std::uint8_t* out) {
+  ternary_encode_reference(x, count, scale, clip, key, first, out);
+}
+
 bool TernaryAdd(const std::uint8_t* in, std::size_t count, std::int16_t* sums) {
   return ternary_add_reference(in, count, sums);
 }
@@ -144,6 +207,7 @@ namespace thinwire {
 HWY_EXPORT(TernaryStatistics);
 HWY_EXPORT(TernaryQuantise);
 HWY_EXPORT(TernaryPack);
+HWY_EXPORT(TernaryEncode);
 HWY_EXPORT(TernaryAdd);
 
 LayerStatistics layer_statistics(const float* x, std::size_t count) {
@@ -157,6 +221,11 @@ void ternary_quantise(const float* x, std::size_t count, float scale, float clip
 
 void ternary_pack(const std::int8_t* values, std::size_t count, std::uint8_t* out) {
   HWY_DYNAMIC_DISPATCH(TernaryPack)(values, count, out);
+}
+
+void ternary_encode(const float* x, std::size_t count, float scale, float clip, DrawKey key,
+                    std::uint32_t first, std::uint8_t* out) {
+  HWY_DYNAMIC_DISPATCH(TernaryEncode)(x, count, scale, clip, key, first, out);
 }
 
 bool ternary_add(const std::uint8_t* in, std::size_t count, std::int16_t* sums) {

@@ -17,6 +17,11 @@ void ternary_pack(const std::int8_t* values, std::size_t count, std::uint8_t* ou
   ternary_pack_reference(values, count, out);
 }
 
+void ternary_encode(const float* x, std::size_t count, float scale, float clip, DrawKey key,
+                    std::uint32_t first, std::uint8_t* out) {
+  ternary_encode_reference(x, count, scale, clip, key, first, out);
+}
+
 bool ternary_add(const std::uint8_t* in, std::size_t count, std::int16_t* sums) {
   return ternary_add_reference(in, count, sums);
 }
