@@ -114,11 +114,10 @@ std::string timelines(const Row& runs) {
   for (std::size_t i = 0; i < all.size(); ++i) figures += timeline_figure(runs[i], all[i], span);
   return tag("h2", "What a worker does while messages travel") + "\n" +
          tag("p",
-             "Rank 0 over the same stretch of time in every run: in the upper lane its steps, "
-             "below "
-             "its messages, from the start of the exchange until the other workers' parts are "
-             "there. It begins after the first message has arrived; where the upper lane is blank "
-             "the worker evaluates or reports, or the trace has ended.",
+             "Rank 0 over the same stretch of time in every run: in the upper lane its steps, in "
+             "those below its messages, from the start of the exchange until the other workers' "
+             "parts are there. It begins after the first message has arrived; where the upper "
+             "lane is blank the worker evaluates or reports, or the trace has ended.",
              "class=\"quiet\"") +
          "\n" + timeline_legend(all) + tag("div", figures, "class=\"bars\"") + "\n";
 }

@@ -87,7 +87,10 @@ std::string seeds_text(const Rows& rows) {
 std::string note(const Row& runs, const Rows& rows) {
   const std::string speed =
       are_methods(runs)
-          ? "Speed-up is in steps per second, against " + name_of(rows[basis_of(runs)]) + "."
+          ? "Speed-up is in steps per second, against " + name_of(rows[basis_of(runs)]) +
+                ". The first steps of a delayed method wait for nothing, and what still travels "
+                "after its last step is not in its time: only runs much longer than the delay "
+                "are fair."
           : "Speed is in steps per second, against the first row.";
   return tag("p",
              "Bytes are what one worker's encoders wrote; the ratio is to the same gradients as "
