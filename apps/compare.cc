@@ -1,15 +1,17 @@
-// compare.cc: `thinwire compare`: trains once per scheme and seed, then one table and one page.
+// compare.cc: `thinwire compare`: trains once per scheme or method, and seed, then one table and one
+// page.
 // SPDX-License-Identifier: Apache-2.0
-#include <cstdlib>
 #include <ctime>
 #include <filesystem>
 #include <fstream>
 #include <iostream>
 #include <memory>
 
-#include "apps/process.h"
+#include "apps/plans.h"
 #include "apps/report_html.h"
-#include "apps/seeds.h"
+#include "apps/report_table.h"
+#include "apps/runs.h"
+#include "apps/timeline_svg.h"
 #include "apps/verb.h"
 #include "thinwire/core/error.h"
 
@@ -19,191 +21,35 @@ namespace {
 constexpr const char* usual_report = "thinwire_report.html";
 
 struct Settings {
-  std::string schemes, preset, from;
+  std::string schemes, methods, preset, from, timeline;
   std::string report = usual_report;
   std::string json;
   int seeds = 1;
-  std::string trainer;              // a program instead of our own `train`, for tests
-  std::vector<std::string> passed;  // flags of train
-};
-
-struct Plan {
-  std::string label;
-  std::string scheme;
+  std::string trainer;  // a program instead of our own `train`, for tests
+  Words passed;         // flags of train
 };
 
 // ---- what to run ----
 
-// The value of a flag among those passed on: "--flag value" or "--flag=value".
-std::string passed_value(const std::vector<std::string>& passed, const std::string& flag) {
-  for (std::size_t i = 0; i < passed.size(); ++i) {
-    if (passed[i] == flag && i + 1 < passed.size()) return passed[i + 1];
-    if (passed[i].starts_with(flag + "=")) return passed[i].substr(flag.size() + 1);
-  }
-  return "";
-}
-
 // What only one run can have: the next would overwrite it, or go on from the wrong state.
-void check_passed(const std::vector<std::string>& passed) {
+void check_passed(const Settings& settings) {
   for (const char* flag : {"--scheme", "--save", "--save-every", "--resume", "--trace"}) {
-    for (const std::string& word : passed) {
-      if (word != flag && !word.starts_with(std::string(flag) + "=")) continue;
-      throw BadInput(std::string(flag) + " belongs to a single run: use `thinwire train`" +
-                     (word.starts_with("--scheme") ? ", or --schemes here" : ""));
-    }
+    const bool scheme = std::string(flag) == "--scheme";
+    if (!has_flag(settings.passed, flag) || (scheme && !settings.methods.empty())) continue;
+    throw BadInput(std::string(flag) + " belongs to a single run: use `thinwire train`" +
+                   (scheme ? ", or --schemes here" : ""));
   }
-}
-
-// A fifth of the training, when its length was given in steps.
-std::string usual_warmup(const std::vector<std::string>& passed) {
-  const long steps = std::atol(passed_value(passed, "--steps").c_str());
-  return steps > 0 ? std::to_string(std::max(1L, steps / 5)) : "100";
-}
-
-std::string taken(Config& options, const std::string& name, const std::string& fallback) {
-  const auto found = options.options.find(name);
-  if (found == options.options.end()) return fallback;
-  std::string value = found->second;
-  options.options.erase(found);
-  return value;
-}
-
-std::string scheme_with(const Config& base, const std::string& scheme, const std::string& key = "",
-                        const std::string& value = "") {
-  Config config{scheme, base.options};
-  if (!key.empty()) config.options[key] = value;
-  return config.str();
-}
-
-// Lin et al. 2018 build it up from gradient dropping, one idea after the other.
-std::vector<Plan> dgc_ablation(Config options, const std::vector<std::string>& passed) {
-  const std::string warmup = taken(options, "warmup", usual_warmup(passed));
-  const std::string clip = taken(options, "clip", "");
-  std::vector<Plan> plans = {
-      {"dense", "dense"},
-      {"naive: the rest is forgotten", scheme_with(options, "topk", "feedback", "off")},
-      {"+ accumulation", scheme_with(options, "topk")},
-      {"+ momentum correction", scheme_with(options, "dgc", "mask", "off")}};
-  options.options["warmup"] = warmup;
-  plans.push_back({"+ warm-up", scheme_with(options, "dgc", "mask", "off")});
-  if (!clip.empty()) options.options["clip"] = clip;
-  plans.push_back({"all: + factor masking" + std::string(clip.empty() ? "" : ", clipping"),
-                   scheme_with(options, "dgc")});
-  return plans;
-}
-
-std::vector<Plan> preset_plans(const Settings& settings) {
-  Config preset;
-  try {
-    preset = Config::parse(settings.preset);
-  } catch (const Error& error) {
-    throw BadInput(std::string("--preset: ") + error.what());
-  }
-  if (preset.scheme != "dgc-ablation") {
-    throw BadInput("--preset: expected dgc-ablation, got '" + preset.scheme + "'");
-  }
-  std::vector<Plan> plans = dgc_ablation(preset, settings.passed);
-  for (const Plan& plan : plans) (void)parse_scheme(plan.scheme);
-  return plans;
+  if (settings.seeds > 1 && has_flag(settings.passed, "--seed"))
+    throw BadInput("--seeds N trains with the seeds 1 to N: leave --seed out");
 }
 
 std::vector<Plan> plans_of(const Settings& settings) {
-  if (!settings.preset.empty()) return preset_plans(settings);
-  if (settings.schemes.empty()) {
-    throw BadInput("expected --schemes A,B,... or --preset dgc-ablation; see `thinwire schemes`");
-  }
-  std::vector<Plan> plans;
-  for (const Config& config : parse_schemes(settings.schemes)) {
-    plans.push_back({config.str(), config.str()});
-  }
-  return plans;
-}
-
-// ---- running it ----
-
-// A folder for the files that the runs leave; gone with this object.
-class Scratch {
- public:
-  Scratch() {
-    std::string pattern = std::filesystem::temp_directory_path() / "thinwire_compare_XXXXXX";
-    if (mkdtemp(pattern.data()) == nullptr) fail("cannot make the folder '", pattern, "'");
-    folder_ = pattern;
-  }
-  ~Scratch() {
-    std::error_code ignored;
-    std::filesystem::remove_all(folder_, ignored);
-  }
-  Scratch(const Scratch&) = delete;
-  Scratch& operator=(const Scratch&) = delete;
-
-  std::string path(const std::string& name) const { return folder_ / name; }
-
- private:
-  std::filesystem::path folder_;
-};
-
-// Null when it cannot be read.
-Row read_json(const std::string& path) {
-  std::ifstream file(path);
-  Row document = Row::parse(file, nullptr, false);
-  return document.is_discarded() ? Row() : document;
-}
-
-std::vector<std::string> command_of(const Settings& settings, const Plan& plan, int seed,
-                                    const std::string& json) {
-  std::vector<std::string> words;
-  if (settings.trainer.empty()) {
-    words = {this_program(), "train"};
-  } else {
-    words = {settings.trainer};
-  }
-  words.insert(words.end(), settings.passed.begin(), settings.passed.end());
-  if (settings.seeds > 1) words.insert(words.end(), {"--seed", std::to_string(seed)});
-  words.insert(words.end(), {"--scheme", plan.scheme, "--json", json});
-  return words;
-}
-
-// Its own message has been shown by the run itself.
-void check_ending(const Ending& ending, const Plan& plan) {
-  if (ending.good()) return;
-  const std::string text =
-      "the training with scheme " + plan.scheme + " ended with " + ending.str();
-  if (ending.code == exit_bad_input) throw BadInput(text + "; its message is above");
-  fail(text, ending.interrupted ? "" : "; its message is above");
-}
-
-Row run_once(const Settings& settings, const Plan& plan, int seed, const Scratch& scratch) {
-  const std::string json = scratch.path("run.json");
-  std::filesystem::remove(json);
-  check_ending(run_program(command_of(settings, plan, seed, json)), plan);
-  Row document = read_json(json);
-  if (!document.is_object() || !document.contains("final")) {
-    fail("the training with scheme ", plan.scheme, " wrote no result");
-  }
-  return document;
-}
-
-Row run_plan(const Settings& settings, const Plan& plan, const Scratch& scratch) {
-  std::vector<Row> documents;
-  for (int seed = 1; seed <= settings.seeds; ++seed) {
-    documents.push_back(run_once(settings, plan, seed, scratch));
-    std::cout << std::endl;
-  }
-  Row run = {{"label", plan.label}, {"scheme", plan.scheme}};
-  run.update(over_seeds(documents));
-  return run;
-}
-
-Row run_all(const Settings& settings, const std::vector<Plan>& plans) {
-  const Scratch scratch;
-  Row runs = Row::array();
-  for (std::size_t i = 0; i < plans.size(); ++i) {
-    std::cout << "== " << i + 1 << "/" << plans.size() << "  " << plans[i].label;
-    if (plans[i].label != plans[i].scheme) std::cout << "  (" << plans[i].scheme << ")";
-    std::cout << " ==" << std::endl;
-    runs.push_back(run_plan(settings, plans[i], scratch));
-  }
-  return runs;
+  if (!settings.preset.empty()) return preset_plans(settings.preset, settings.passed);
+  if (!settings.methods.empty()) return method_plans(settings.methods, settings.passed);
+  if (!settings.schemes.empty()) return scheme_plans(settings.schemes);
+  throw BadInput(
+      "expected --schemes A,B,..., --methods A,B,... or --preset dgc-ablation; see `thinwire "
+      "schemes` and `thinwire compare --help`");
 }
 
 // ---- what is kept of it ----
@@ -229,6 +75,7 @@ std::string quoted(const std::string& word) {
 std::string command_text(const Settings& settings) {
   std::string text = "thinwire compare";
   if (!settings.schemes.empty()) text += " --schemes " + quoted(settings.schemes);
+  if (!settings.methods.empty()) text += " --methods " + quoted(settings.methods);
   if (!settings.preset.empty()) text += " --preset " + quoted(settings.preset);
   if (settings.seeds > 1) text += " --seeds " + std::to_string(settings.seeds);
   for (const std::string& word : settings.passed) text += " " + quoted(word);
@@ -236,15 +83,17 @@ std::string command_text(const Settings& settings) {
 }
 
 Row compared(const Settings& settings) {
-  check_passed(settings.passed);
-  if (settings.seeds > 1 && !passed_value(settings.passed, "--seed").empty())
-    throw BadInput("--seeds N trains with the seeds 1 to N: leave --seed out");
+  check_passed(settings);
   const std::vector<Plan> plans = plans_of(settings);
   Row comparison = about_machine();
   comparison["command"] = command_text(settings);
   comparison["date"] = date_text();
   comparison["link"] = passed_value(settings.passed, "--link");
-  comparison["runs"] = run_all(settings, plans);
+  comparison["runs"] = run_plans({.passed = settings.passed,
+                                  .seeds = settings.seeds,
+                                  .traced = !settings.methods.empty(),
+                                  .trainer = settings.trainer},
+                                 plans);
   return comparison;
 }
 
@@ -273,24 +122,62 @@ const std::vector<Column> columns = {
     {"last_ratio", "ratio at end", Show::number},
     {"seconds_per_step", "time/step", Show::seconds},
     {"speed", "speed", Show::number},
+    {"speed_up", "speed-up", Show::number},
     {"replicas", "replicas", Show::text},
 };
 
-void write_page(const std::string& path, const Row& comparison) {
+void write_page(const std::string& path, const std::string& page) {
   std::ofstream file(path);
-  file << report_html(comparison);
+  file << page;
   file.close();
   if (!file) fail("cannot write '", path, "'");
+  std::cout << "report: " << std::filesystem::absolute(path).lexically_normal().string()
+            << std::endl;
+}
+
+void draw_timeline(const Settings& settings) {
+  if (!settings.passed.empty())
+    throw BadInput("--timeline trains nothing: it takes no '" + settings.passed[0] + "'");
+  const Timeline timeline = timeline_of(read_json(settings.timeline));
+  if (common_span({timeline}) <= 0) {
+    throw BadInput("--timeline: expected what `thinwire train --trace` writes, in '" +
+                   settings.timeline + "'");
+  }
+  write_page(settings.report, timeline_file(timeline));
 }
 
 void run(const Settings& settings) {
+  if (!settings.timeline.empty()) return draw_timeline(settings);
   const Row comparison = settings.from.empty() ? compared(settings) : kept(settings);
   const Rows rows = headline(comparison["runs"]);
   print_table(std::cout, columns, rows);
   if (!settings.json.empty()) write_json(settings.json, comparison, rows);
-  write_page(settings.report, comparison);
-  std::cout << "\nreport: "
-            << std::filesystem::absolute(settings.report).lexically_normal().string() << std::endl;
+  std::cout << '\n';
+  write_page(settings.report, report_html(comparison));
+}
+
+// Where the runs come from; one of these at a time.
+void describe_sources(CLI::App& verb, Settings& settings) {
+  const std::vector<CLI::Option*> sources = {
+      verb.add_option("--schemes", settings.schemes, "Which, with options")
+          ->type_name("A,B:KEY=VALUE,..."),
+      verb.add_option("--methods", settings.methods,
+                      "Ways to average: sync, fedavg:local=K, dga:delay=D, delayed:delay=D, each\n"
+                      "with local=K, of dga also correction=NAME; with scheme=NAME and its options")
+          ->type_name("A,B:KEY=VALUE,..."),
+      verb.add_option("--preset", settings.preset,
+                      "dgc-ablation: dense, then DGC idea by idea; takes options of\n"
+                      "the schemes, as in dgc-ablation:density=0.01,warmup=200")
+          ->type_name("NAME[:KEY=VALUE,...]"),
+      verb.add_option("--from", settings.from, "Train nothing; show what --json once wrote")
+          ->type_name("FILE"),
+      verb.add_option("--timeline", settings.timeline,
+                      "Train nothing; draw what `thinwire train --trace` wrote, as the SVG file\n"
+                      "that --report names")
+          ->type_name("FILE")};
+  for (std::size_t i = 0; i < sources.size(); ++i) {
+    for (std::size_t k = 0; k < i; ++k) sources[i]->excludes(sources[k]);
+  }
 }
 
 }  // namespace
@@ -299,31 +186,24 @@ void add_compare(CLI::App& parent) {
   const auto settings = std::make_shared<Settings>();
   CLI::App* verb =
       add_verb(parent, "compare",
-               "Train once per scheme (and seed), then show the runs side by side: a table here, "
-               "and a page with\n"
+               "Train once per scheme or method (and seed), then show the runs side by side: a "
+               "table here, and a page with\n"
                "loss against steps, bytes and time. All other flags are those of `thinwire train`",
                "thinwire compare --schemes dense,topk,dgc:density=0.001,warmup=100 --data digits "
-               "--workers 4 --steps 500 --link 100mbit,1ms",
+               "--workers 4 --steps 500 --link 100mbit,1ms\n"
+               "  thinwire compare --methods sync,fedavg:local=5,dga:delay=20 --data digits "
+               "--workers 4 --steps 500 --link 1gbit,50ms",
                settings->json);
-  auto* schemes = verb->add_option("--schemes", settings->schemes, "Which, with options")
-                      ->type_name("A,B:KEY=VALUE,...");
-  auto* preset = verb->add_option("--preset", settings->preset,
-                                  "dgc-ablation: dense, then DGC idea by idea; takes options of\n"
-                                  "the schemes, as in dgc-ablation:density=0.01,warmup=200")
-                     ->type_name("NAME[:KEY=VALUE,...]")
-                     ->excludes(schemes);
-  verb->add_option("--from", settings->from, "Train nothing; show what --json once wrote")
-      ->type_name("FILE")
-      ->excludes(schemes)
-      ->excludes(preset);
+  describe_sources(*verb, *settings);
   verb->add_option("--seeds", settings->seeds, "Train with the seeds 1 to N; the table has means")
       ->type_name("N")
       ->check(CLI::Range(1, 1000))
       ->capture_default_str();
-  verb->add_option("--report", settings->report, "The page")
-      ->type_name("FILE")
-      ->check(check_output_path)
-      ->capture_default_str();
+  auto* report = verb->add_option("--report", settings->report, "The page")
+                     ->type_name("FILE")
+                     ->check(check_output_path)
+                     ->capture_default_str();
+  verb->get_option("--timeline")->needs(report)->excludes(verb->get_option("--json"));
   // For tests: in no group, so not in --help.
   verb->add_option("--trainer", settings->trainer, "PROGRAM")->group("");
   verb->allow_extras();

@@ -13,9 +13,4 @@ namespace thinwire::apps {
 // well-formed XML, so that a test can read it.
 std::string report_html(const Row& comparison);
 
-// One row per run for the headline table, of the terminal and of the page alike: "run" (where its
-// label is more than the scheme), "scheme", the keys of "final", "speed" against the first run, and
-// "replicas" in a word.
-Rows headline(const Row& runs);
-
 }  // namespace thinwire::apps

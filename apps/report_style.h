@@ -7,13 +7,14 @@ namespace thinwire::apps {
 
 // Series colours follow Okabe and Ito, who chose them for colour-blind readers; the first is
 // neutral, for the run that the others are compared with.
-inline constexpr const char* report_style = R"css(
+inline constexpr const char* report_palette = R"css(
 :root {
   color-scheme: light dark;
   --page: #fdfdfc; --ink: #1d2329; --quiet: #5b6570; --rule: #dde1e5; --panel: #f3f5f6; --grid: #e4e8eb;
   --warn-ink: #6b4300; --warn: #fff3d6; --warn-rule: #ecc878;
   --s0: #4a5158; --s1: #0072b2; --s2: #d55e00; --s3: #008f68; --s4: #b14c8b; --s5: #a87b00; --s6: #3b9fd8; --s7: #7a4fc0;
   --compute: #a3adb6; --encode: #e69f00; --exchange: #0072b2; --decode: #8f3f71;
+  --forward: #c3cad0; --backward: #939ea8; --update: #56616b; --take: #cf6a4c; --wait: #e9b9aa;
 }
 @media screen and (prefers-color-scheme: dark) {
   :root {
@@ -21,8 +22,12 @@ inline constexpr const char* report_style = R"css(
     --warn-ink: #f5d694; --warn: #33290f; --warn-rule: #6d561c;
     --s0: #c3cad1; --s1: #56b4e9; --s2: #ff8b45; --s3: #2fc79b; --s4: #e798c8; --s5: #ead04c; --s6: #8ea2ff; --s7: #c8a2ff;
     --compute: #6d7882; --encode: #e6a920; --exchange: #4aa3dd; --decode: #d184b4;
+    --forward: #55606a; --backward: #84909b; --update: #c0c9d1; --take: #e08263; --wait: #8d5443;
   }
 }
+)css";
+
+inline constexpr const char* report_style = R"css(
 * { box-sizing: border-box; }
 body { margin: 0; background: var(--page); color: var(--ink); line-height: 1.5;
   font-family: system-ui, -apple-system, "Segoe UI", Roboto, "Noto Sans", sans-serif; }
@@ -32,6 +37,7 @@ h2 { font-size: 1.2rem; margin: 2.6rem 0 .3rem; }
 h3 { font-size: .95rem; margin: 0 0 .4rem; }
 p { margin: .3rem 0; max-width: 72ch; }
 .lead { font-size: 1.1rem; }
+.lead, .legend, .name, td { overflow-wrap: break-word; min-width: 0; }
 .quiet { color: var(--quiet); font-size: .9rem; }
 .warn { display: inline-block; margin: .7rem 0 0; padding: .35rem .7rem; border-radius: 6px; font-size: .9rem;
   color: var(--warn-ink); background: var(--warn); border: 1px solid var(--warn-rule); }
@@ -52,7 +58,6 @@ td:first-child { font-weight: 600; }
 .chart { display: block; width: 100%; max-width: 560px; height: auto; font-size: 12px; }
 .chart text { fill: var(--quiet); font-variant-numeric: tabular-nums; }
 .chart .title { fill: var(--ink); }
-.grid { stroke: var(--grid); stroke-width: 1; }
 .axis { stroke: var(--quiet); stroke-width: 1; }
 .raw, .line { fill: none; stroke-linejoin: round; stroke-linecap: round; }
 .raw { stroke-width: 1; opacity: .36; }
@@ -70,6 +75,7 @@ td:first-child { font-weight: 600; }
 .hit:hover { fill: var(--ink); fill-opacity: .25; }
 .bars { display: grid; gap: 1.1rem; }
 .bar { display: block; width: 100%; height: 22px; background: var(--panel); overflow: visible; margin: 4px 0; }
+figure .timeline { display: block; margin: 4px 0; overflow: visible; }
 .bars .name { display: flex; flex-wrap: wrap; justify-content: space-between; gap: 0 1rem; font-size: .95rem; }
 .bars .name b { font-weight: 600; }
 .swatch { width: 12px; height: 12px; margin-right: .45rem; vertical-align: -1px; }
@@ -96,6 +102,19 @@ dt { color: var(--quiet); } dd { margin: 0; }
   figure, tr, .bars > figure { break-inside: avoid; }
   h2 { break-after: avoid; }
 }
+)css";
+
+// Of timelines, on the page and in a file of their own.
+inline constexpr const char* timeline_style = R"css(
+.grid { stroke: var(--grid); stroke-width: 1; }
+.page { fill: var(--page); }
+.timeline { font-size: 12px; font-family: system-ui, -apple-system, "Segoe UI", Roboto, "Noto Sans", sans-serif; }
+.timeline text { fill: var(--quiet); font-variant-numeric: tabular-nums; }
+.forward { fill: var(--forward); } .backward { fill: var(--backward); } .update { fill: var(--update); }
+.take { fill: var(--take); } .wait { fill: var(--wait); } .message { fill: var(--exchange); }
+.timeline .message { stroke: var(--page); stroke-width: .6; }
+.timeline rect:hover { opacity: .7; }
+.timeline .page:hover { opacity: 1; }
 )css";
 
 }  // namespace thinwire::apps

@@ -109,7 +109,7 @@ float Trainer::rate_at(std::uint64_t step) const {
 
 void Trainer::after_step() {
   if (step_ == first_ + traced_steps) averaging_->observe({});
-  if (step_ == steps_) averaging_->complete();
+  if (step_ == steps_) complete();
   reporter_.bar(step_, end_, last_loss_, tally());
   if (averaging_->in_step() && due(step_, settings_.check_every)) check_replicas();
   const std::uint64_t row_every =
@@ -117,6 +117,15 @@ void Trainer::after_step() {
   const bool evaluate = due(step_, settings_.eval_every) || step_ == end_;
   if (evaluate || due(step_, row_every)) write_row(evaluate);
   if (due(step_, settings_.save_every)) save();
+}
+
+// What is still under way belongs to the time of the steps that sent it.
+void Trainer::complete() {
+  const auto start = Clock::now();
+  averaging_->complete();
+  const double time = seconds(start, Clock::now());
+  sums_.seconds += time;
+  sums_.exposed += time;
 }
 
 void Trainer::check_replicas() {
@@ -202,7 +211,8 @@ void Trainer::finish() {
   apps::Row final = {{"steps", step_}};
   final.update(row_of(mean_tally()));
   final["loss"] = last_row_.at("loss");
-  final["last_ratio"] = last_row_.at("ratio");
+  // Late messages do not keep to rows.
+  final["last_ratio"] = averaging_->in_step() ? last_row_.at("ratio") : final.at("ratio");
   for (const char* key : {"test_loss", "perplexity", "accuracy"}) {
     if (last_row_.contains(key)) final[key] = last_row_.at(key);
   }

@@ -25,6 +25,7 @@ class Trainer {
   double serve(const Learner::Ready& submit);
   float rate_at(std::uint64_t step) const;
   void after_step();
+  void complete();
   void check_replicas();
   void watch_exchange();
   void add_score(apps::Row& row);

@@ -3,87 +3,24 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <gtest/gtest.h>
 
-#include <algorithm>
 #include <filesystem>
 #include <nlohmann/json.hpp>
 #include <string>
 #include <vector>
 
-#include "tests/apps/command.h"
+#include "tests/apps/comparing.h"
 
 namespace {
 
 using nlohmann::json;
+using thinwire::testing::Compare;
 using thinwire::testing::contains;
+using thinwire::testing::count;
+using thinwire::testing::fault;
+using thinwire::testing::fixture;
 using thinwire::testing::Outcome;
 using thinwire::testing::read;
 using thinwire::testing::write;
-
-constexpr const char* fixture = THINWIRE_SOURCE_DIR "/tests/apps/comparison.json";
-
-// Says what is wrong with the page as XML: tags that do not match, bare & or <. Enough for a page
-// that has no comments and no CDATA.
-std::string fault(const std::string& page) {
-  std::vector<std::string> open;
-  for (std::size_t at = page.find('<'); at != std::string::npos; at = page.find('<', at + 1)) {
-    const std::size_t end = page.find('>', at);
-    if (end == std::string::npos) return "an open tag at the end";
-    const std::string inside = page.substr(at + 1, end - at - 1);
-    if (contains(inside, "<")) return "a bare < in: " + inside;
-    if (std::count(inside.begin(), inside.end(), '"') % 2 != 0) return "quotes in: " + inside;
-    if (inside.starts_with("!") || inside.ends_with("/")) continue;
-    const std::string name = inside.substr(0, inside.find_first_of(" \n"));
-    if (!name.starts_with("/")) {
-      open.push_back(name);
-    } else if (open.empty() || "/" + open.back() != name) {
-      return "<" + name + "> closes " + (open.empty() ? "nothing" : open.back());
-    } else {
-      open.pop_back();
-    }
-  }
-  for (std::size_t at = page.find('&'); at != std::string::npos; at = page.find('&', at + 1)) {
-    if (page.find(';', at) > at + 6) return "a bare & in: " + page.substr(at, 20);
-  }
-  return open.empty() ? "" : "<" + open.back() + "> stays open";
-}
-
-class Compare : public thinwire::testing::CommandTest {
- protected:
-  std::string page_of(const json& comparison) const {
-    write(path("kept.json"), comparison.dump());
-    const Outcome outcome =
-        run("compare --from '" + path("kept.json") + "' --report '" + path("page.html") + "'");
-    EXPECT_EQ(outcome.code, 0) << outcome.err;
-    EXPECT_TRUE(contains(outcome.out, path("page.html"))) << outcome.out;
-    std::string page = read(path("page.html"));
-    EXPECT_EQ(fault(page), "");
-    for (const char* bad : {"\"nan", "\"inf", ">nan", ">inf", "nan<", "inf<", "nan ", "-nan",
-                            "Lnan", "Mnan", "http:", "https:", "src=", "<script"}) {
-      EXPECT_FALSE(contains(page, bad)) << bad;
-    }
-    return page;
-  }
-
-  // A program that takes the place of `thinwire train`: notes its arguments, runs `body`, and
-  // leaves a result where --json says.
-  std::string stand_in(const std::string& body = "") const {
-    const json result = {{"final",
-                          {{"steps", 2},
-                           {"loss", 0.5},
-                           {"accuracy", 0.75},
-                           {"bytes_per_step", 100},
-                           {"ratio", 4},
-                           {"seconds_per_step", 0.25},
-                           {"replicas_identical", true}}},
-                         {"rows", json::array()}};
-    write(path("result.json"), result.dump());
-    write(path("train"), "#!/bin/sh\necho \"$*\" >>'" + path("calls") + "'\n" + body +
-                             "\nwhile [ \"$1\" != --json ]; do shift; done\ncp '" +
-                             path("result.json") + "' \"$2\"\n");
-    std::filesystem::permissions(path("train"), std::filesystem::perms::owner_all);
-    return "--trainer '" + path("train") + "' --report '" + path("page.html") + "' ";
-  }
-};
 
 TEST_F(Compare, PageShowsEveryRun) {
   const json kept = json::parse(read(fixture));
@@ -96,11 +33,7 @@ TEST_F(Compare, PageShowsEveryRun) {
                            "a made-up machine", "encode 600 us", "log scale", "2026-11-15"}) {
     EXPECT_TRUE(contains(page, part)) << part;
   }
-  const std::string chart = "<svg class=\"chart\"";
-  std::size_t charts = 0;
-  for (std::size_t at = page.find(chart); at != std::string::npos; at = page.find(chart, at + 1))
-    ++charts;
-  EXPECT_EQ(charts, 3u);
+  EXPECT_EQ(count(page, "<svg class=\"chart\""), 3u);
 }
 
 TEST_F(Compare, PageEscapesWhatItIsTold) {
@@ -175,6 +108,15 @@ TEST_F(Compare, SeveralSeedsAreAveraged) {
   expect_refused("compare --schemes dense --seeds 2 --seed 5 " + stand_in(), {"--seeds", "--seed"});
 }
 
+// Values between the steps come from --eval-every; one at the end alone makes no curve.
+TEST_F(Compare, AccuracyHasCurvesWhereItWasFollowed) {
+  json kept = json::parse(read(fixture));
+  kept["runs"][2]["rows"].back()["accuracy"] = 0.5;
+  EXPECT_FALSE(contains(page_of(kept), "How the accuracy rises"));
+  for (json& row : kept["runs"][2]["rows"]) row["accuracy"] = 0.5;
+  EXPECT_TRUE(contains(page_of(kept), "Accuracy against bytes"));
+}
+
 TEST_F(Compare, AllIsTheRegistry) {
   const json result = rows("compare --schemes all " + stand_in());
   EXPECT_GE(result.size(), 17u);
@@ -200,7 +142,7 @@ TEST_F(Compare, AFailingRunIsNamed) {
 
 TEST_F(Compare, RefusesBadUsage) {
   const std::string trainer = stand_in();
-  expect_refused("compare " + trainer, {"--schemes", "--preset"});
+  expect_refused("compare " + trainer, {"--schemes", "--methods", "--preset"});
   expect_refused("compare --schemes dense,wings " + trainer, {"wings", "dgc"});
   expect_refused("compare --schemes dgc:density=2 " + trainer, {"density", "2"});
   expect_refused("compare --preset wings " + trainer, {"--preset", "wings", "dgc-ablation"});

@@ -1,0 +1,39 @@
+// plans.h: what `thinwire compare` trains, from schemes, a preset, or methods.
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <string>
+#include <vector>
+
+namespace thinwire::apps {
+
+// Flags of `thinwire train`, as words.
+using Words = std::vector<std::string>;
+
+struct Plan {
+  std::string label;
+  std::string scheme;
+  Words flags;         // further ones, which make the method
+  bool basis = false;  // the method that the others' speed-up is measured against
+
+  // "scheme topk", "method dga:delay=20": for messages.
+  std::string str() const { return flags.empty() ? "scheme " + scheme : "method " + label; }
+};
+
+// "dense,dgc:density=0.01,values=sign": one plan per scheme. All of these throw BadInput.
+std::vector<Plan> scheme_plans(const std::string& text);
+
+// "dgc-ablation:density=0.01". A warm-up that is not given follows from the --steps `passed` on.
+std::vector<Plan> preset_plans(const std::string& text, const Words& passed);
+
+// "sync,fedavg:local=5,dga:delay=20,scheme=topk": one plan per method. Where one names no scheme
+// the --scheme `passed` on holds. The basis is the first fedavg of 5 local steps, else the first.
+std::vector<Plan> method_plans(const std::string& text, const Words& passed);
+
+// The value of a flag: "--flag value" or "--flag=value"; and whether it is there at all.
+std::string passed_value(const Words& passed, const std::string& flag);
+bool has_flag(const Words& passed, const std::string& flag);
+// The words without the flag and its value.
+Words without(const Words& passed, const std::string& flag);
+
+}  // namespace thinwire::apps

@@ -1,0 +1,46 @@
+// timeline.h: what a worker did when, and which of its messages were under way: the part of a trace
+// (`thinwire train --trace`) that a picture of a training method needs.
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "apps/table.h"
+
+namespace thinwire::apps {
+
+struct Span {
+  std::string name;
+  std::uint64_t step = 0;   // of a message: which round
+  double from = 0, to = 0;  // seconds
+};
+
+// Time 0 is the start of the first step that is shown: after a few to warm up, and after the first
+// message has arrived, since until then a delayed method only runs ahead.
+struct Timeline {
+  std::vector<Span> compute;   // forward, backward, update, take in, wait; by time
+  std::vector<Span> messages;  // one per round, over all buckets; may begin before 0
+
+  bool empty() const { return compute.empty(); }
+};
+
+// Of a document in Chrome's trace event format; what is not of our making in it is passed over.
+Timeline timeline_of(const Row& trace);
+
+// For `thinwire compare --json`, and back; what is damaged is passed over.
+Row kept_timeline(const Timeline& timeline);
+Timeline timeline_from(const Row& kept);
+
+// The seconds that pictures beside each other show: about 30 steps of the fastest, but 3 of the
+// slowest; 0 when there is nothing to show.
+double common_span(const std::vector<Timeline>& timelines);
+
+// How many steps ended within the first `span` seconds.
+std::size_t steps_within(const Timeline& timeline, double span);
+
+// For each message the row it is drawn in: the first that is free when it begins.
+std::vector<std::size_t> lanes_of(const std::vector<Span>& messages);
+
+}  // namespace thinwire::apps
