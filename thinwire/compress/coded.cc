@@ -72,10 +72,14 @@ FrameHeader CodedCompressor::header(std::uint64_t step) const {
 // u = m u + g; the codec is fed u, or with Nesterov m u + g.
 std::span<const float> CodedCompressor::with_momentum(std::span<const float> gradient) {
   const float m = memory_.momentum;
+  if (!memory_.nesterov) {
+    for (std::size_t i = 0; i < gradient.size(); ++i) u_[i] = m * u_[i] + gradient[i];
+    return u_;
+  }
   fed_.resize(gradient.size());
   for (std::size_t i = 0; i < gradient.size(); ++i) {
-    u_[i] = memory_.nesterov ? m * (u_[i] + gradient[i]) : m * u_[i] + gradient[i];
-    fed_[i] = memory_.nesterov ? u_[i] + gradient[i] : u_[i];
+    u_[i] = m * (u_[i] + gradient[i]);
+    fed_[i] = u_[i] + gradient[i];
   }
   return fed_;
 }

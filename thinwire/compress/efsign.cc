@@ -23,7 +23,7 @@ std::vector<SignGroup> groups_of(const Options& options, const Bucket& bucket) {
 }
 
 std::vector<Option> options() {
-  std::vector<Option> all = memory_options("residual");
+  std::vector<Option> all = memory_options("momentum");
   all.push_back({"group", "0",
                  "most elements that share a magnitude: 0 = the whole layer (the paper), or 1 to "
                  "1048576 (up to 16384 the second read comes from a cache)"});
@@ -54,12 +54,12 @@ const Scheme& efsign_scheme() {
       .biased = true,
       .feedback = true,
       .stochastic = false,
-      .momentum = false,
+      .momentum = true,
       .options = options(),
-      .variants = {"group=100", "memory=none", "group=4096,memory=momentum"},
+      .variants = {"group=100", "memory=none", "group=4096,memory=residual"},
       .bytes = bytes,
       // The mean of a layer is known only when all of it was read: g and r are read twice.
-      .traffic = 20.125,
+      .traffic = 28.125,
       .make = make,
   };
   return scheme;

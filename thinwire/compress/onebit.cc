@@ -46,7 +46,7 @@ std::vector<SignGroup> groups_of(const Options& options, const Bucket& bucket) {
 }
 
 std::vector<Option> options() {
-  std::vector<Option> all = memory_options("residual");
+  std::vector<Option> all = memory_options("momentum");
   all.push_back({"group", "512",
                  "fewest elements that share two means: shorter rows of a layer are joined, 1 to "
                  "1048576"});
@@ -77,11 +77,11 @@ const Scheme& onebit_scheme() {
       .biased = true,
       .feedback = true,
       .stochastic = false,
-      .momentum = false,
+      .momentum = true,
       .options = options(),
-      .variants = {"group=1", "group=64,memory=none", "group=3000,memory=momentum"},
+      .variants = {"group=1", "group=64,memory=none", "group=3000,memory=residual"},
       .bytes = bytes,
-      .traffic = 12.125,
+      .traffic = 20.125,
       .make = make,
   };
   return scheme;
