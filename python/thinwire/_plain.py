@@ -1,7 +1,6 @@
 """_plain: the form (state, hook) that frameworks take for DDP: Lightning's DDPStrategy, Accelerate."""
 # SPDX-License-Identifier: Apache-2.0
-from __future__ import annotations
-
+# No postponed annotations here: DDP looks at those of a hook.
 from typing import Any, Optional
 
 import torch
@@ -57,4 +56,7 @@ class State(Base):
 
 def hook(state: State, bucket: dist.GradBucket) -> torch.futures.Future[torch.Tensor]:
     """For model.register_comm_hook(state, thinwire.hook) and frameworks that call it."""
-    return _native.run_plain(state._ready(), bucket)
+    _native.run_plain(state._ready(), bucket)
+    future: torch.futures.Future[torch.Tensor] = torch.futures.Future()
+    future.set_result(bucket.buffer())  # DDP looks at it after the last bucket's call, which has waited for all
+    return future

@@ -11,6 +11,7 @@ import datetime
 import os
 from typing import Any, Optional
 
+import torch
 import torch.distributed as dist
 from torch.distributed import distributed_c10d as c10d
 
@@ -51,4 +52,6 @@ def timeout_of(group: dist.ProcessGroup, wish: Optional[float]) -> float:
         if wish <= 0:
             raise ValueError(f"timeout={wish}: expected seconds above 0")
         return float(wish)
-    return float(c10d._get_default_timeout(c10d.Backend("gloo")).total_seconds())
+    options = getattr(group._get_backend(torch.device("cpu")), "options", None)
+    limit = options._timeout if options is not None else c10d._get_default_timeout(c10d.Backend("gloo"))
+    return float(limit.total_seconds())

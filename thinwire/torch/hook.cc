@@ -5,19 +5,12 @@
 #include <utility>
 
 namespace thinwire::ddp {
-namespace {
-
-c10::intrusive_ptr<c10::ivalue::Future> ready(const at::Tensor& tensor) {
-  auto future = c10::make_intrusive<c10::ivalue::Future>(c10::TensorType::get());
-  future->markCompleted(c10::IValue(tensor));
-  return future;
-}
-
-}  // namespace
 
 c10::intrusive_ptr<c10::ivalue::Future> DdpHook::runHook(c10d::GradBucket& bucket) {
   link_->submit(bucket);
-  return ready(bucket.getBuffer());
+  auto future = c10::make_intrusive<c10::ivalue::Future>(c10::TensorType::get());
+  future->markCompleted(c10::IValue(bucket.getBuffer()));
+  return future;
 }
 
 at::Tensor DdpHook::parseHookResult(const c10::IValue& result) {
@@ -29,11 +22,9 @@ void register_hook(c10d::Reducer& reducer, std::shared_ptr<Link> link) {
   reducer.register_comm_hook(std::make_unique<DdpHook>(std::move(link)));
 }
 
-// DDP asks for results only after the last bucket's call, so the earlier futures may be ready too.
-c10::intrusive_ptr<c10::ivalue::Future> run_plain(Link& link, c10d::GradBucket& bucket) {
+void run_plain(Link& link, c10d::GradBucket& bucket) {
   link.submit(bucket);
   if (bucket.isLast()) link.finish();
-  return ready(bucket.getBuffer());
 }
 
 }  // namespace thinwire::ddp

@@ -28,7 +28,8 @@ class DdpHook final : public c10d::CommHookInterface {
 void register_hook(c10d::Reducer& reducer, std::shared_ptr<Link> link);
 
 // The plain form, for frameworks that take a function of their own: waits inside the last bucket's
-// call, by which time backward has nothing more to compute for this model.
-c10::intrusive_ptr<c10::ivalue::Future> run_plain(Link& link, c10d::GradBucket& bucket);
+// call, by which time backward has nothing more to compute for this model. DDP looks at the results
+// of all buckets after that call only.
+void run_plain(Link& link, c10d::GradBucket& bucket);
 
 }  // namespace thinwire::ddp

@@ -17,6 +17,10 @@ namespace {
 
 constexpr const char* scale_entry = "link/scale";
 
+// Steps after a load in which DDP's first cut may differ from the loaded one, which it takes up by
+// itself after its first step, with a static graph after its second. Then its cut is ours.
+constexpr int patience = 4;
+
 const void* identity(const at::Tensor& tensor) { return tensor.unsafeGetTensorImpl(); }
 
 std::vector<const void*> identities(const std::vector<at::Tensor>& tensors) {
@@ -69,12 +73,12 @@ void Link::submit(c10d::GradBucket& bucket) {
   if (bucket.getIndex() == 0) finish();  // of a rank that has joined early and never asked for it
   const std::lock_guard lock(mutex_);
   const std::size_t index = bucket.getIndex();
-  if (index == 0) begin();
   const at::Tensor& gradient = bucket.getBuffer();
   if (gradient.is_sparse() || gradient.scalar_type() != at::kFloat || !gradient.is_cpu() ||
       !gradient.is_contiguous())
     fail(where(), ", bucket ", index, ": expected dense gradients of float32 on the CPU, got ",
          gradient.toString(), "; keep parameters in float32 (autocast does)");
+  if (index == 0) begin(gradient);
   Seen seen{identities(bucket.getParameters()), gradient};
   if (arrived_.size() != index)
     fail(where(), ": expected bucket ", arrived_.size(), ", got ", index);
@@ -87,9 +91,11 @@ void Link::submit(c10d::GradBucket& bucket) {
   if (!settled_ && bucket.isLast()) arrange();
 }
 
-void Link::begin() {
+void Link::begin(const at::Tensor& first) {
   arrived_.clear();
   staging_.reset();
+  if (!first_.defined() || first_.const_data_ptr() != first.const_data_ptr()) settled_ = false;
+  first_ = first;
   if (renewed_ && settled_) renew(buckets_, true);
   follow_scale();
 }
@@ -99,21 +105,21 @@ void Link::arrange() {
   const bool first = seen_.empty();
   if (first && parameters_.empty()) name_parameters();
   const std::vector<Bucket> now = buckets_seen();
-  const bool still = !first && names_of(now) == names_of(seen_);
+  const bool anew = !first && names_of(now) != names_of(seen_);
   seen_ = now;
   identities_.clear();
   for (const Seen& one : arrived_) identities_.push_back(one.parameters);
-  std::vector<Bucket> wanted = now;
-  if (first && !loaded_layout_.empty()) {
-    wanted = arranged(now, loaded_layout_);
-    if (wanted.empty()) {
-      wanted = now;
-      drop_buckets(loaded_);
-    }
+  if (anew || staged_ == patience) loaded_layout_.clear();
+  std::vector<Bucket> wanted = arranged(now, loaded_layout_);
+  if (wanted.empty()) {
+    wanted = now;
+    if (first) drop_buckets(loaded_);
+  } else {
+    ++staged_;
   }
   const bool same_cut = buckets_.empty() || names_of(wanted) == names_of(buckets_);
   if (!courier_ || !same_cut || renewed_) renew(wanted, same_cut);
-  settled_ = still && names_of(buckets_) == names_of(now);
+  settled_ = names_of(buckets_) == names_of(now);
   launch();
 }
 
@@ -300,6 +306,7 @@ void Link::load(State state, Names layout) {
   loaded_ = std::move(state);
   loaded_layout_ = std::move(layout);
   seen_.clear();
+  staged_ = 0;
   settled_ = false;
   last_scale_ = 0;
 }

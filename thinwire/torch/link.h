@@ -2,9 +2,8 @@
 // lets a courier average them, and keeps the scheme's memory through everything that may happen
 // meanwhile: DDP's new cut after the first step, another scheme in mid-run, a restart, a new loss scale.
 //
-// All buckets of one backward are one step. In the first two steps of a process they are handed on
-// together, when the last is there: only then is DDP's cut known to be the final one. From then on
-// each leaves at once. What a method marked "collective" does, all ranks must do between the same steps.
+// All buckets of one backward are one step. Where DDP has cut anew they are handed on together, when
+// the last is there and the cut is known; in all other steps each leaves at once. What a method marked "collective" does, all ranks must do between the same steps.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -81,7 +80,7 @@ class Link {
     at::Tensor gradient;
   };
 
-  void begin();
+  void begin(const at::Tensor& first);
   void arrange();
   void renew(const std::vector<Bucket>& buckets, bool same_cut);
   void launch();
@@ -105,7 +104,10 @@ class Link {
   std::unique_ptr<Courier> courier_;
   std::vector<Bucket> seen_;                          // DDP's cut in the last step
   std::vector<std::vector<const void*>> identities_;  // ... as it is compared with each step
-  bool settled_ = false;                              // DDP's cut is final, and ours
+  bool settled_ = false;                              // ... and it is ours
+  at::Tensor
+      first_;  // bucket 0's buffer: held, so that another one after a new cut is known by its address
+  int staged_ = 0;  // steps since the load in which DDP's cut was another than the loaded one
   bool under_way_ = false;
   std::vector<Seen> arrived_;  // of this step
   std::optional<Staging> staging_;

@@ -2,7 +2,6 @@
 // pleasant; nothing here is called in a training step except by choice.
 // SPDX-License-Identifier: Apache-2.0
 #include <ATen/ops/from_blob.h>
-#include <torch/csrc/jit/python/pybind_utils.h>
 #include <torch/csrc/utils/pybind.h>
 #include <torch/csrc/distributed/c10d/reducer.hpp>
 
@@ -99,19 +98,26 @@ Config config_of(const std::string& scheme) {
   return config;
 }
 
+LinkOptions options_of(const std::string& scheme, const std::string& exchange,
+                       std::size_t fuse_bytes) {
+  LinkOptions options{config_of(scheme), exchange_of(exchange, fuse_bytes), false};
+  check_fit(options.exchange.kind, options.config);
+  return options;
+}
+
 std::shared_ptr<Link> make_link(c10::intrusive_ptr<c10d::ProcessGroup> process_group,
                                 c10::intrusive_ptr<c10d::Backend> backend,
                                 c10::intrusive_ptr<c10d::Store> store, int host, double timeout,
                                 std::vector<std::pair<std::string, at::Tensor>> names,
                                 const std::string& scheme, const std::string& exchange,
                                 std::size_t fuse_bytes, bool void_as_nan) {
+  LinkOptions link = options_of(scheme, exchange, fuse_bytes);
+  link.void_as_nan = void_as_nan;
   GroupOptions options;
   options.timeout = std::chrono::milliseconds(static_cast<std::int64_t>(timeout * 1000));
   Wires wires{std::move(process_group), store, nullptr};
   wires.group = torch_engine::make_group(std::move(backend), options, {std::move(store), host});
-  return std::make_shared<Link>(
-      std::move(wires), std::move(names),
-      LinkOptions{config_of(scheme), exchange_of(exchange, fuse_bytes), void_as_nan});
+  return std::make_shared<Link>(std::move(wires), std::move(names), std::move(link));
 }
 
 // A Python function that may be let go by any thread.
@@ -162,7 +168,8 @@ void bind_link(py::module_& module) {
           "set_scheme",
           [](Link& link, const std::string& scheme, const std::string& exchange,
              std::size_t fuse_bytes) {
-            link.set_scheme(config_of(scheme), exchange_of(exchange, fuse_bytes));
+            const LinkOptions options = options_of(scheme, exchange, fuse_bytes);
+            link.set_scheme(options.config, options.exchange);
           },
           py::arg("scheme"), py::arg("exchange"), py::arg("fuse_bytes"), NoGil())
       .def(
@@ -199,12 +206,7 @@ PYBIND11_MODULE(_native, module) {
         register_hook(*reducer, std::move(link));
       },
       py::arg("reducer"), py::arg("link"), NoGil());
-  module.def(
-      "run_plain",
-      [](Link& link, c10d::GradBucket& bucket) {
-        return std::make_shared<torch::jit::PythonFutureWrapper>(run_plain(link, bucket));
-      },
-      py::arg("link"), py::arg("bucket"), NoGil());
+  module.def("run_plain", &run_plain, py::arg("link"), py::arg("bucket"), NoGil());
   module.def("schemes", &list_of_schemes);
   module.def("config", [](const std::string& text) { return config_of(text).str(); });
   module.def("parse", [](const std::string& text) {
