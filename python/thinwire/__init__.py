@@ -8,9 +8,10 @@ Everything in the training step is C++. docs/pytorch.md tells the rest.
 # SPDX-License-Identifier: Apache-2.0
 import torch  # its libraries must be there before ours  # noqa: F401
 
+from ._extension import load_scheme
 from ._link import Link, attach
 from ._native import Error, schemes
 from ._plain import State, hook
 from ._state import merge_states
 
-__all__ = ["Error", "Link", "State", "attach", "hook", "merge_states", "schemes"]
+__all__ = ["Error", "Link", "State", "attach", "hook", "load_scheme", "merge_states", "schemes"]

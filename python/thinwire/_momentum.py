@@ -96,13 +96,27 @@ class Optimizer:
         flat = [parameter for group in self.optimizer.param_groups for parameter in group["params"]]
         return [(parameter, self._names.get(parameter, f"optimizer{i}")) for i, parameter in enumerate(flat)]
 
-    def _before_step(self, optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> None:
+    def _before_step(self, optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> Any:
+        """With a closure (Lightning) backward runs inside the step, and what is to be done comes after it."""
+        closure = kwargs.get("closure", args[1] if len(args) > 1 else None)
+        if closure is None:
+            self._prepare()
+            return None
+
+        def prepared() -> Any:
+            loss = closure()
+            self._prepare()
+            return loss
+
+        return (args[0], prepared, *args[2:]), {key: value for key, value in kwargs.items() if key != "closure"}
+
+    def _prepare(self) -> None:
         if self._is_void():  # without gradients an optimizer leaves weights and its own state alone
             self._held_back = [(parameter, parameter.grad) for parameter, _ in self._parameters()]
             for parameter, _ in self._held_back:
                 parameter.grad = None
         elif self._taken is not None:
-            if any(group["momentum"] != 0 for group in optimizer.param_groups):
+            if any(group["momentum"] != 0 for group in self.optimizer.param_groups):
                 raise RuntimeError("the optimizer has momentum again, which the scheme holds already: a scheduler that cycles "
                                    "momentum (cycle_momentum=False), or a state from before attach(), has set it")
             self._add_decay()

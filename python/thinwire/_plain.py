@@ -36,6 +36,12 @@ class State(Base):
             raise RuntimeError("take_over: call it once, before the first step")
         self._velocity = self._bind(optimizer)
 
+    def _is_void(self) -> bool:
+        if self._link is None:
+            raise RuntimeError("the optimizer steps, but thinwire.hook was never called: is it registered on the DDP model? (Lightning "
+                               "leaves hooks out on the CPU: docs/pytorch.md has what to do)")
+        return super()._is_void()
+
     def _named(self) -> list[tuple[str, torch.Tensor]]:
         if self._model is None:
             return []

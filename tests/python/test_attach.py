@@ -147,6 +147,34 @@ def test_detach_gives_back_plain_ddp():
     run(2, detaches)
 
 
+def closures(rank, world):
+    """A step that runs backward itself, as Lightning's do: positional or by name."""
+    results = []
+    for form in (None, "positional", "named"):
+        model = net()
+        ddp, optimizer = wrap(model), sgd(model, weight_decay=0.05)
+        link = thinwire.attach(ddp, optimizer, scheme="dgc:density=0.1")
+        for step in range(6):
+            def closure():
+                optimizer.zero_grad()
+                loss = loss_of(ddp, rank, step) * (float("nan") if (step, rank) == (3, 1) else 1)
+                loss.backward()
+                return loss
+
+            if form is None:
+                closure()
+                optimizer.step()
+            else:
+                assert (optimizer.step(closure) if form == "positional" else optimizer.step(closure=closure)) is not None
+        assert link.report()["skipped"] == 1
+        results.append(weights(model))
+    assert torch.isfinite(results[0]).all() and torch.equal(results[0], results[1]) and torch.equal(results[0], results[2])
+
+
+def test_closures():
+    run(2, closures)
+
+
 def misuse(rank, world):
     model = net()
     ddp, optimizer = wrap(model), sgd(model)

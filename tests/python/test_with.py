@@ -298,6 +298,12 @@ def plain_form(rank, world):
     train(ddp, optimizer, rank, range(4))
     names = {name for bucket in state.state_dict()["layout"] for name in bucket}
     assert names == {f"parameter{i}" for i in range(6)}
+    model = net()
+    optimizer = sgd(model)
+    unheard = thinwire.State("dgc", model=model, optimizer=optimizer)
+    with pytest.raises(RuntimeError, match="never called"):
+        train(wrap(model), optimizer, rank, range(1))
+    del unheard
     with pytest.raises(ValueError, match="momentum"):
         ddp = wrap(net())
         ddp.register_comm_hook(thinwire.State("dgc"), thinwire.hook)

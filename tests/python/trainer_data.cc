@@ -6,11 +6,11 @@
 
 PYBIND11_MODULE(trainer_data, module) {
   using thinwire::train::Data;
-  py::class_<Data>(module, "Data").def("train_batch", [](const Data& data, std::uint64_t seed,
-                                                         std::uint64_t step, int rank, int world,
-                                                         std::int64_t batch) {
-    const thinwire::train::Batch found = data.train_batch(seed, step, rank, world, batch);
-    return std::pair(found.input, found.target);
-  });
+  py::class_<Data>(module, "Data")
+      .def("train_batch", [](const Data& data, std::uint64_t seed, std::uint64_t step, int rank,
+                             int world, std::int64_t batch) {
+        const thinwire::train::Batch found = data.train_batch(seed, step, rank, world, batch);
+        return std::pair(found.input, found.target);
+      });
   module.def("open_data", &thinwire::train::open_data);
 }

@@ -138,7 +138,6 @@ void Link::renew(const std::vector<Bucket>& buckets, bool same_cut) {
   Transfer transfer(state);
   courier_->visit_state(transfer);
   owed_ = transfer.owed();
-  missing_ = transfer.missing();
   if (const auto scale = state.find(scale_entry); scale != state.end())
     last_scale_ = scale->second.number;
   follow_scale();
@@ -309,11 +308,6 @@ void Link::load(State state, Names layout) {
   staged_ = 0;
   settled_ = false;
   last_scale_ = 0;
-}
-
-std::vector<std::string> Link::missing() const {
-  const std::lock_guard lock(mutex_);
-  return missing_;
 }
 
 Report Link::report() const {

@@ -64,8 +64,6 @@ class Link {
   Names layout() const;
   // For the next step on: what of it belongs to a parameter that is here is used.
   void load(State state, Names layout);
-  // What the last load had nothing for, once the next step has been taken.
-  std::vector<std::string> missing() const;
 
   Report report() const;
   Step last_step() const;
@@ -114,7 +112,6 @@ class Link {
 
   State loaded_;
   Names loaded_layout_;
-  std::vector<std::string> missing_;
   std::map<std::string, std::vector<float>> owed_;
   at::Tensor scale_;
   double last_scale_ = 0;

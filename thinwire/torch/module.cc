@@ -185,7 +185,6 @@ void bind_link(py::module_& module) {
             link.load(state_of(entries), std::move(layout));
           },
           py::arg("entries"), py::arg("layout"), NoGil())
-      .def("missing", &Link::missing, NoGil())
       .def("report", [](const Link& link) { return dict_of(link.report()); })
       .def("step_report", [](const Link& link) { return dict_of(link.last_step()); })
       .def(
@@ -208,6 +207,9 @@ PYBIND11_MODULE(_native, module) {
       py::arg("reducer"), py::arg("link"), NoGil());
   module.def("run_plain", &run_plain, py::arg("link"), py::arg("bucket"), NoGil());
   module.def("schemes", &list_of_schemes);
+  module.def("register_scheme", [](std::uintptr_t address) {
+    register_scheme(*reinterpret_cast<const Scheme*>(address));
+  });
   module.def("config", [](const std::string& text) { return config_of(text).str(); });
   module.def("parse", [](const std::string& text) {
     const Config config = Config::parse(text);

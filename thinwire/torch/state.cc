@@ -16,10 +16,8 @@ bool is_of_owner(const std::string& name) { return name.find("/owner/") != name.
 void Transfer::tensor(const std::string& name, std::span<float> values, Share) {
   const auto found = state_.find(name);
   if (found == state_.end() || !found->second.is_tensor ||
-      found->second.values.size() != values.size()) {
-    missing_.push_back(name);
+      found->second.values.size() != values.size())
     return;
-  }
   std::copy(found->second.values.begin(), found->second.values.end(), values.begin());
   taken_.insert(name);
 }

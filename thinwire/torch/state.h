@@ -23,13 +23,10 @@ class Transfer final : public StateVisitor {
 
   // Residuals that nobody took, by parameter: to be added to the next gradient.
   std::map<std::string, std::vector<float>> owed() const;
-  // Tensors that `state` had nothing for: parameters that are new, or a scheme that keeps more.
-  const std::vector<std::string>& missing() const { return missing_; }
 
  private:
   const State& state_;
   std::set<std::string> taken_;
-  std::vector<std::string> missing_;
 };
 
 // Multiplies everything that is as large as gradients are: the loss scale of AMP has changed.
