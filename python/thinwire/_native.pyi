@@ -1,13 +1,11 @@
 # What module.cc exports. For the package; users take thinwire's own names.
-from typing import Any, Callable, Optional, Union
+from typing import Any, Callable, Optional
 
 import torch
 import torch.distributed as dist
+from torch._C._distributed_c10d import GradBucket, Store
 
-Value = Union[torch.Tensor, float]
 Entries = dict[str, tuple[int, Any]]
-
-__file__: str
 
 class Error(RuntimeError): ...
 
@@ -17,7 +15,7 @@ class Link:
         *,
         process_group: dist.ProcessGroup,
         backend: Optional[Any],
-        store: Optional[dist.Store],
+        store: Optional[Store],
         host: int,
         timeout: float,
         names: list[tuple[str, torch.Tensor]],
@@ -42,7 +40,7 @@ class Link:
     def check_replicas(self) -> None: ...
 
 def register_hook(reducer: Any, link: Link) -> None: ...
-def run_plain(link: Link, bucket: dist.GradBucket) -> None: ...
+def run_plain(link: Link, bucket: GradBucket) -> None: ...
 def schemes() -> list[dict[str, Any]]: ...
 def register_scheme(address: int) -> None: ...
 def config(text: str) -> str: ...

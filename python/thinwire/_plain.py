@@ -5,9 +5,10 @@ from typing import Any, Optional
 
 import torch
 import torch.distributed as dist
+from torch._C._distributed_c10d import GradBucket
 
 from . import _native
-from ._link import Base, Callback, check_parameters
+from ._base import Base, Callback, check_parameters
 from ._options import with_momentum
 
 
@@ -54,13 +55,15 @@ class State(Base):
             named = self._named()
             if self._model is not None:
                 check_parameters(named)
-            self._connect(self._wish if self._wish is not None else dist.group.WORLD, named)
+            group = self._wish if self._wish is not None else dist.group.WORLD
+            assert group is not None  # DDP has one, or there were no bucket
+            self._connect(group, named)
             self._hand_over(self._velocity)
             self._say("%s as a plain hook, %d workers", self._text, self._group.size() if self._group else 1)
         return self._native
 
 
-def hook(state: State, bucket: dist.GradBucket) -> torch.futures.Future[torch.Tensor]:
+def hook(state: State, bucket: GradBucket) -> torch.futures.Future[torch.Tensor]:
     """For model.register_comm_hook(state, thinwire.hook) and frameworks that call it."""
     _native.run_plain(state._ready(), bucket)
     future: torch.futures.Future[torch.Tensor] = torch.futures.Future()

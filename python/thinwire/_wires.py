@@ -13,15 +13,16 @@ from typing import Any, Optional
 
 import torch
 import torch.distributed as dist
+from torch._C._distributed_c10d import PrefixStore, TCPStore
 from torch.distributed import distributed_c10d as c10d
 
 _links: collections.Counter[str] = collections.Counter()  # made so far, by group: every rank makes them in the same order
 
 
 def _is_tcp(store: Any) -> bool:
-    while isinstance(store, dist.PrefixStore):
+    while isinstance(store, PrefixStore):
         store = store.underlying_store
-    return isinstance(store, dist.TCPStore)
+    return isinstance(store, TCPStore)
 
 
 def _host(store: Any, ranks: list[int]) -> int:
@@ -39,7 +40,7 @@ def connect(group: dist.ProcessGroup, timeout: float) -> dict[str, Any]:
     ranks = dist.get_process_group_ranks(group)
     store = c10d._get_default_store()
     name = f"{group.group_name}/{'-'.join(map(str, ranks)) if len(ranks) < 64 else len(ranks)}"
-    own = dist.PrefixStore(f"thinwire/{name}/{_links[name]}", store)
+    own = PrefixStore(f"thinwire/{name}/{_links[name]}", store)
     _links[name] += 1
     wires["store"], wires["host"] = own, _host(store, ranks)
     wires["backend"] = dist.ProcessGroupGloo(own, group.rank(), group.size(), datetime.timedelta(seconds=timeout))
