@@ -23,7 +23,7 @@ def _command(source: pathlib.Path, target: pathlib.Path) -> list[str]:
     compiler = os.environ.get("CXX", "c++")
     if shutil.which(compiler) is None:
         raise RuntimeError(f"load_scheme: no C++ compiler '{compiler}'; install one, or name it in CXX")
-    # Warnings as errors, except those of headers; no contraction, so that all machines give the same bits.
+    # No contraction: all machines give the same bits.
     return [compiler, "-std=c++20", "-O3", "-fPIC", "-shared", "-ffp-contract=off",
             f"-D_GLIBCXX_USE_CXX11_ABI={int(torch._C._GLIBCXX_USE_CXX11_ABI)}", f"-I{package / 'include'}", str(source), "-o", str(target),
             f"-L{native.parent}", f"-l:{native.name}", f"-Wl,-rpath,{native.parent}"]

@@ -73,6 +73,8 @@ class Link {
   void check_replicas();
 
  private:
+  static constexpr const char* scale_entry = "link/scale";
+
   struct Seen {
     std::vector<const void*> parameters;  // identity
     at::Tensor gradient;
@@ -81,6 +83,7 @@ class Link {
   void begin(const at::Tensor& first);
   void arrange();
   void renew(const std::vector<Bucket>& buckets, bool same_cut);
+  void retire();
   void launch();
   void hand_over(std::size_t bucket, const at::Tensor& gradient);
   void pay(const Bucket& bucket, const at::Tensor& gradient);
