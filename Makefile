@@ -10,7 +10,7 @@ SOURCES = $(shell git ls-files '*.cc' '*.h')
 .PHONY: help setup build command test bench fuzz demo format lint clean
 help:
 	@echo "make build    build the library, the thinwire command and the tests (build/release)"
-	@echo "make test     all tests: release, ASan + UBSan, TSan, a short run of every fuzzer"
+	@echo "make test     all tests: release, ASan + UBSan, TSan, the Python package, a short run of every fuzzer"
 	@echo "make demo     train on real data over 4 workers and an emulated thin link: a table and a page of dense, topk, dgc"
 	@echo "make bench    every benchmark, each row with its floor"
 	@echo "make fuzz     every fuzzer, RUNS executions each (default 10 million)"
@@ -39,6 +39,7 @@ test: build-release build-asan build-tsan build-fuzz
 	ctest --preset release -j $(TEST_JOBS)
 	ctest --preset asan -j $(TEST_JOBS)
 	ctest --preset tsan -j $(TEST_JOBS)
+	tests/python/run.sh build/release
 	RUNS=20000 fuzz/run.sh
 
 bench: command

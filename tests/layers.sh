@@ -7,6 +7,7 @@ declare -A may=(
   [compress]="core wire kernels memory compress" [comm]="core kernels comm"
   [exchange]="core wire kernels memory compress comm exchange"
   [delay]="core kernels compress comm exchange delay"
+  [torch]="core wire kernels memory compress comm exchange torch"
 )
 bad=0
 for layer in "${!may[@]}"; do
@@ -15,6 +16,6 @@ for layer in "${!may[@]}"; do
     [[ " ${may[$layer]} " == *" $target "* ]] || { echo "$file includes $target"; bad=1; }
   done < <(grep -rn '#include "thinwire/' "$layer")
 done
-grep -rnE '#include <(torch|ATen|c10|c10d)' . | grep -v '^./comm/c10d/' && bad=1
+grep -rnE '#include <(torch|ATen|c10|c10d)' . | grep -vE '^./(comm/c10d|torch)/' && bad=1
 grep -rln '#include <mpi.h>' . | grep -v '^./comm/mpi/' && bad=1
 exit $bad

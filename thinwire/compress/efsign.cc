@@ -24,7 +24,7 @@ std::vector<SignGroup> groups_of(const Options& options, const Bucket& bucket) {
 
 std::vector<Option> options() {
   std::vector<Option> all = memory_options("momentum");
-  all.push_back({"group", "0",
+  all.push_back({"group", "512",
                  "most elements that share a magnitude: 0 = the whole layer (the paper), or 1 to "
                  "1048576 (up to 16384 the second read comes from a cache)"});
   return all;
@@ -48,18 +48,17 @@ const Scheme& efsign_scheme() {
       .name = "efsign",
       .id = id,
       .paper = "Karimireddy et al. 2019, Error feedback fixes SignSGD",
-      .summary = "Sends each sign and the mean magnitude of a layer, keeps the error.",
-      .bits = "1 + 32 / layer",
+      .summary = "Sends each sign and the mean magnitude of a group of a layer, keeps the error.",
+      .bits = "1 + 32 / group",
       .reducible = false,
       .biased = true,
       .feedback = true,
       .stochastic = false,
       .momentum = true,
       .options = options(),
-      .variants = {"group=100", "memory=none", "group=4096,memory=residual"},
+      .variants = {"group=0", "memory=none", "group=4096,memory=residual"},
       .bytes = bytes,
-      // The mean of a layer is known only when all of it was read: g and r are read twice.
-      .traffic = 28.125,
+      .traffic = 20.125,
       .make = make,
   };
   return scheme;

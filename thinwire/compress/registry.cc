@@ -7,8 +7,12 @@
 
 namespace thinwire {
 
-const std::vector<const Scheme*>& schemes() {
-  static const std::vector<const Scheme*> table = {
+namespace {
+
+constexpr std::uint8_t last_own_id = 127;
+
+std::vector<const Scheme*>& table() {
+  static std::vector<const Scheme*> table = {
       &dense_scheme(),    &fp16_scheme(),  &bf16_scheme(),     &topk_scheme(),
       &dgc_scheme(),      &csc_scheme(),   &onebit_scheme(),   &threshold_scheme(),
       &terngrad_scheme(), &qsgd_scheme(),  &powersgd_scheme(), &signum_scheme(),
@@ -16,6 +20,24 @@ const std::vector<const Scheme*>& schemes() {
       &int8_scheme(),
   };
   return table;
+}
+
+}  // namespace
+
+const std::vector<const Scheme*>& schemes() { return table(); }
+
+void register_scheme(const Scheme& scheme) {
+  if (scheme.name.empty() || scheme.make == nullptr)
+    fail("scheme '", scheme.name, "': expected a name and a function that makes it");
+  if (scheme.id <= last_own_id)
+    fail("scheme '", scheme.name, "': expected an id above ", int{last_own_id},
+         ", where none of ours will ever be, got ", int{scheme.id});
+  for (const Scheme* other : table()) {
+    if (other->name == scheme.name || other->id == scheme.id)
+      fail("scheme '", scheme.name, "', id ", int{scheme.id}, ": there is '", other->name, "', id ",
+           int{other->id});
+  }
+  table().push_back(&scheme);
 }
 
 const Scheme& find_scheme(std::string_view name) {

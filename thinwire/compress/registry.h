@@ -44,6 +44,11 @@ struct Scheme {
 
 const std::vector<const Scheme*>& schemes();
 
+// A scheme of a program's own, for all that follows; it must live until the program ends. Throws when
+// its name or id is taken (the table's ids end at 127) or it cannot be made. Not while others look
+// schemes up.
+void register_scheme(const Scheme& scheme);
+
 // Throws an Error that lists the known names.
 const Scheme& find_scheme(std::string_view name);
 

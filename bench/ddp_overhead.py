@@ -1,0 +1,151 @@
+#!/usr/bin/env python3
+"""ddp_overhead: what a link costs a DDP step, against plain DDP and PyTorch's own hooks, in one run.
+
+    PYTHONPATH=build/release/python .venv/bin/python bench/ddp_overhead.py [--model mlp|lstm|resnet50] [--workers 2] [--json F]
+
+All contenders live in the same workers, each with a model of its own; blocks of steps are taken in turn, so that whatever else the
+machine does meets them alike. Each round of blocks gives a ratio to the first contender; printed are their median and quartiles.
+"""
+# SPDX-License-Identifier: Apache-2.0
+import argparse
+import json
+import os
+import socket
+import statistics
+import time
+
+import torch
+import torch.distributed as dist
+import torch.multiprocessing
+import thinwire
+from torch import nn
+from torch.distributed.algorithms.ddp_comm_hooks import default_hooks, powerSGD_hook
+from torch.nn.parallel import DistributedDataParallel
+
+
+class Lstm(nn.Module):
+    """The shapes of a word model: a large embedding, two layers, a large head."""
+
+    def __init__(self, words=5000, width=400):
+        super().__init__()
+        self.embedding, self.lstm, self.head = nn.Embedding(words, width), nn.LSTM(width, width, 2, batch_first=True), nn.Linear(width, words)
+
+    def forward(self, tokens):
+        return self.head(self.lstm(self.embedding(tokens))[0]).flatten(0, 1)
+
+
+class Shapes(nn.Module):
+    """The parameters of ResNet-50 without its work: one product per weight, so that a step is mostly the exchange."""
+
+    def __init__(self):
+        super().__init__()
+        shapes, width = [(64, 3, 7, 7)], 64
+        for blocks, inner in ((3, 64), (4, 128), (6, 256), (3, 512)):
+            for block in range(blocks):
+                shapes += [(inner, width, 1, 1), (inner, inner, 3, 3), (4 * inner, inner, 1, 1)]
+                shapes += [(4 * inner, width, 1, 1)] if block == 0 else []
+                width = 4 * inner
+        self.weights = nn.ParameterList([nn.Parameter(0.01 * torch.randn(shape)) for shape in [*shapes, (1000, 2048)]])
+
+    def forward(self, x):
+        return sum((weight * x).square().mean() for weight in self.weights).reshape(1, 1)
+
+
+def mlp():
+    return nn.Sequential(nn.Linear(64, 300), nn.ReLU(), nn.Linear(300, 300), nn.ReLU(), nn.Linear(300, 10))
+
+
+def problem(name, rank):
+    """A model, and one step's loss of it."""
+    generator = torch.Generator().manual_seed(rank)
+    if name == "mlp":
+        x, y = torch.randn(128, 64, generator=generator), torch.randint(10, (128,), generator=generator)
+        return mlp, lambda model: nn.functional.cross_entropy(model(x), y)
+    if name == "lstm":
+        tokens = torch.randint(5000, (4, 17), generator=generator)
+        return Lstm, lambda model: nn.functional.cross_entropy(model(tokens[:, :-1]), tokens[:, 1:].flatten())
+    scale = 1.0 + 0.1 * rank
+    return Shapes, lambda model: model(scale).sum()
+
+
+def contender(name, make, bucket_mb):
+    torch.manual_seed(0)
+    model = make()
+    ddp = DistributedDataParallel(model, bucket_cap_mb=bucket_mb)
+    optimizer = torch.optim.SGD(model.parameters(), lr=1e-4, momentum=0.9)
+    kind, _, text = name.partition(" ")
+    link = thinwire.attach(ddp, optimizer, scheme=text, check_every=0) if kind == "thinwire" else None
+    if text == "fp16" and not link:
+        ddp.register_comm_hook(None, default_hooks.fp16_compress_hook)
+    elif text.startswith("powersgd") and not link:
+        rank = int(text.partition("rank=")[2] or 1)
+        ddp.register_comm_hook(powerSGD_hook.PowerSGDState(None, matrix_approximation_rank=rank, start_powerSGD_iter=2), powerSGD_hook.powerSGD_hook)
+    return ddp, optimizer, link
+
+
+def block(one, loss_of, steps):
+    ddp, optimizer, _ = one
+    dist.barrier()
+    begin = time.perf_counter()
+    for _ in range(steps):
+        optimizer.zero_grad()
+        loss_of(ddp).backward()
+        optimizer.step()
+    return (time.perf_counter() - begin) / steps
+
+
+def work(rank, options, port):
+    os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port), THINWIRE_LOG="warning")
+    torch.set_num_threads(1)
+    dist.init_process_group("gloo", rank=rank, world_size=options.workers)
+    make, loss_of = problem(options.model, rank)
+    # PyTorch's PowerSGD hook over Gloo aborts with several buckets (docs/design.md): one for all.
+    bucket_mb = 1000 if any("powersgd" in name for name in options.contenders) else 25
+    field = {name: contender(name, make, bucket_mb) for name in options.contenders}
+    for one in field.values():
+        block(one, loss_of, 4)
+    seconds = {name: [] for name in field}
+    for _ in range(options.rounds):
+        for name, one in field.items():
+            seconds[name].append(block(one, loss_of, options.steps))
+    if rank == 0:
+        show(options, seconds)
+    dist.barrier()
+    dist.destroy_process_group()
+
+
+def show(options, seconds):
+    base = seconds[options.contenders[0]]
+    rows = []
+    print(f"{options.model}, {options.workers} workers over Gloo, {options.rounds} rounds of {options.steps} steps; ratio to {options.contenders[0]}")
+    for name, mine in seconds.items():
+        ratios = sorted(a / b for a, b in zip(mine, base))
+        low, middle, high = (statistics.quantiles(ratios, n=4) if len(ratios) > 1 else ratios * 3)
+        rows.append({"contender": name, "seconds_per_step": statistics.median(mine), "ratio": middle, "ratio_low": low, "ratio_high": high})
+        print(f"  {name:28} {1e3 * rows[-1]['seconds_per_step']:9.3f} ms   x{middle:6.3f}  ({low:.3f} to {high:.3f})")
+    if options.json:
+        with open(options.json, "w") as file:
+            json.dump({"model": options.model, "workers": options.workers, "torch": torch.__version__, "rows": rows}, file, indent=1)
+
+
+def main():
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--model", choices=["mlp", "lstm", "resnet50"], default="mlp")
+    parser.add_argument("--workers", type=int, default=2)
+    parser.add_argument("--rounds", type=int, default=15)
+    parser.add_argument("--steps", type=int, default=0, help="of a block; default: by model")
+    parser.add_argument("--contenders", nargs="*", help="'plain', 'torch fp16', 'torch powersgd:rank=2', or 'thinwire SCHEME'")
+    parser.add_argument("--json")
+    options = parser.parse_args()
+    options.steps = options.steps or {"mlp": 50, "lstm": 3, "resnet50": 3}[options.model]
+    options.contenders = options.contenders or (
+        ["plain", "thinwire dense"] if options.model == "mlp" else
+        ["plain", "thinwire dense", "torch fp16", "thinwire fp16", "torch powersgd:rank=2", "thinwire powersgd:rank=2", "thinwire dgc"])
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    torch.multiprocessing.spawn(work, (options, port), options.workers)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,102 @@
+"""_link: the link of a DDP model, and thinwire.attach()."""
+# SPDX-License-Identifier: Apache-2.0
+from __future__ import annotations
+
+from typing import Any, Optional
+
+import torch
+from torch.nn.parallel import DistributedDataParallel
+
+from . import _native
+from ._base import Base, Callback, check_parameters
+from ._options import with_momentum
+
+_ATTACHED = "_thinwire_link"
+
+
+class Link(Base):
+    """Made by attach(): one DDP model whose gradients travel compressed."""
+
+    def __init__(self, model: DistributedDataParallel, optimizer: Optional[torch.optim.Optimizer], scheme: str, **settings: Any) -> None:
+        super().__init__(scheme, **settings)
+        self._model = model
+        named = [(name, parameter) for name, parameter in model.module.named_parameters() if parameter.requires_grad]
+        check_parameters(named)
+        self._names = {parameter: name for name, parameter in named}
+        velocity: dict[str, torch.Tensor] = {}
+        if optimizer is not None:
+            velocity = self._bind(optimizer)
+        else:
+            self._text = with_momentum(self._text, None)
+        try:
+            self._connect(model.process_group, named)
+            self._hand_over(velocity)
+            _native.register_hook(model.reducer, self._native)
+        except Exception:
+            self._release()
+            raise
+        setattr(model, _ATTACHED, self)
+        self._attached = True
+        self._say("%s", self._decided(named))
+
+    def _decided(self, named: list[tuple[str, torch.Tensor]]) -> str:
+        assert self._group is not None
+        count = sum(parameter.numel() for _, parameter in named)
+        held = "momentum is the scheme's, taken over from SGD" if self._optimizer and self._optimizer.taken else "momentum is the optimizer's"
+        compared = f"every {self._check_every} steps" if self._check_every else "on request only"
+        return (f"{self._text}, exchange {self._exchange}, {self._group.size()} workers, {count} parameters; {held}; a silent rank is an "
+                f"error after {self._timeout:g} s; replicas compared {compared}")
+
+    def detach(self) -> None:
+        """Ends compression: DDP's plain all-reduce from the next step on, and the optimizer has its momentum again.
+
+        What was not sent yet goes into the next gradient. All ranks call it between the same steps.
+        """
+        if not self._attached:
+            return
+        if self._optimizer is not None and self._optimizer.taken:
+            self._optimizer.restore(self._mean_velocity())
+        self._native.set_scheme("dense", "auto", 0)
+        self._native.set_void_as_nan(True)
+        self._text = "dense"
+        self._release()
+        self._attached = False
+
+    def set_scheme(self, scheme: Optional[str] = None, **options: Any) -> None:
+        if not self._attached:
+            raise RuntimeError("set_scheme: this link is detached")
+        super().set_scheme(scheme, **options)
+
+    def _release(self) -> None:
+        if self._optimizer is not None:
+            self._optimizer.restore({})
+            self._optimizer.close()
+            self._optimizer = None
+
+    def _joining(self) -> bool:
+        return bool(self._model._join_config.enable)
+
+
+def attach(model: DistributedDataParallel, optimizer: Optional[torch.optim.Optimizer] = None, scheme: str = "dgc", *,
+           exchange: str = "auto", fuse_mb: float = 0.0, timeout: Optional[float] = None, scaler: Any = None, check_every: int = 100,
+           callback: Optional[Callback] = None, **options: Any) -> Link:
+    """Lets the gradients of a DDP model travel by `scheme`; `options` are the scheme's (density=0.001, ...).
+
+    Where the scheme accumulates momentum itself (dgc, csc, signum, memory="momentum"), it takes over that of `optimizer`, which
+    must be torch.optim.SGD. Errors are raised here for combinations that make no sense.
+
+    exchange     "auto", or "split": split-reduce, whose bytes do not grow with the number of workers
+    fuse_mb      summed buckets shorter than this travel together
+    timeout      seconds after which a silent rank is an error that names it; by default the process group's
+    scaler       the torch.amp.GradScaler of this training, if there is one
+    check_every  compare the replicas' weights every so many steps; 0: never
+    callback     called with link.step_report after each step
+    """
+    if not isinstance(model, DistributedDataParallel):
+        raise TypeError(f"attach: expected a torch.nn.parallel.DistributedDataParallel, got {type(model).__name__}; wrap the model first")
+    if getattr(model, _ATTACHED, None) is not None:
+        raise RuntimeError("attach: this model has a link already; use its set_scheme(), or wrap the module anew: DDP takes one hook only")
+    if getattr(model, "skip_all_reduce_unused_params", False):
+        raise ValueError("attach: DDP's skip_all_reduce_unused_params leaves buckets out of a step, which every scheme needs whole; leave it off")
+    return Link(model, optimizer, scheme, exchange=exchange, fuse_mb=fuse_mb, timeout=timeout, scaler=scaler, check_every=check_every,
+                callback=callback, options=options)

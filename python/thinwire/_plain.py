@@ -1,0 +1,71 @@
+"""_plain: the form (state, hook) that frameworks take for DDP: Lightning's DDPStrategy, Accelerate."""
+# SPDX-License-Identifier: Apache-2.0
+# No postponed annotations here: DDP looks at those of a hook.
+from typing import Any, Optional
+
+import torch
+import torch.distributed as dist
+from torch._C._distributed_c10d import GradBucket
+
+from . import _native
+from ._base import Base, Callback, check_parameters
+from ._options import with_momentum
+
+
+class State(Base):
+    """The state of thinwire.hook. Made before or after torch.distributed is; connects with the first step.
+
+    model      gives the parameters their names in state_dict(); without it they are called by their order in the model
+    optimizer  as in attach(); may also come later: state.take_over(optimizer)
+    """
+
+    def __init__(self, scheme: str = "dgc", *, model: Optional[torch.nn.Module] = None,
+                 optimizer: Optional[torch.optim.Optimizer] = None, process_group: Optional[dist.ProcessGroup] = None,
+                 exchange: str = "auto", fuse_mb: float = 0.0, timeout: Optional[float] = None, scaler: Any = None,
+                 check_every: int = 100, callback: Optional[Callback] = None, **options: Any) -> None:
+        super().__init__(scheme, exchange=exchange, fuse_mb=fuse_mb, timeout=timeout, scaler=scaler, check_every=check_every,
+                         callback=callback, options=options)
+        self._model, self._wish = model, process_group
+        self._velocity: dict[str, torch.Tensor] = {}
+        self._names = {parameter: name for name, parameter in self._named()}
+        if optimizer is not None:
+            self.take_over(optimizer)
+
+    def take_over(self, optimizer: torch.optim.Optimizer) -> None:
+        """This optimizer steps the model: its momentum becomes the scheme's where that keeps one. Before the first step."""
+        if self._optimizer is not None or self._link is not None:
+            raise RuntimeError("take_over: call it once, before the first step")
+        self._velocity = self._bind(optimizer)
+
+    def _is_void(self) -> bool:
+        if self._link is None:
+            raise RuntimeError("the optimizer steps, but thinwire.hook was never called: is it registered on the DDP model? (Lightning "
+                               "leaves hooks out on the CPU: docs/pytorch.md has what to do)")
+        return super()._is_void()
+
+    def _named(self) -> list[tuple[str, torch.Tensor]]:
+        if self._model is None:
+            return []
+        return [(name, parameter) for name, parameter in self._model.named_parameters() if parameter.requires_grad]
+
+    def _ready(self) -> "_native.Link":
+        if self._link is None:
+            if self._optimizer is None:
+                self._text = with_momentum(self._text, None)
+            named = self._named()
+            if self._model is not None:
+                check_parameters(named)
+            group = self._wish if self._wish is not None else dist.group.WORLD
+            assert group is not None  # DDP has one, or there were no bucket
+            self._connect(group, named)
+            self._hand_over(self._velocity)
+            self._say("%s as a plain hook, %d workers", self._text, self._group.size() if self._group else 1)
+        return self._native
+
+
+def hook(state: State, bucket: GradBucket) -> torch.futures.Future[torch.Tensor]:
+    """For model.register_comm_hook(state, thinwire.hook) and frameworks that call it."""
+    _native.run_plain(state._ready(), bucket)
+    future: torch.futures.Future[torch.Tensor] = torch.futures.Future()
+    future.set_result(bucket.buffer())  # DDP looks at it after the last bucket's call, which has waited for all
+    return future

@@ -1,0 +1,67 @@
+"""test_examples: every example, run as its users would."""
+# SPDX-License-Identifier: Apache-2.0
+import os
+import pathlib
+import re
+import subprocess
+import sys
+
+import pytest
+
+ROOT = pathlib.Path(__file__).parents[2]
+EXAMPLES = ROOT / "examples" / "python"
+TORCHRUN = [sys.executable, "-W", "ignore", "-m", "torch.distributed.run", "--standalone"]
+
+
+def output_of(command, **variables):
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "THINWIRE_LOG": "warning", "PYTHONWARNINGS": "ignore",
+                   "THINWIRE_DIGITS": str(ROOT / "data" / "digits.csv"), **variables}
+    done = subprocess.run([str(word) for word in command], capture_output=True, text=True, env=environment, timeout=240)
+    assert done.returncode == 0, f"{command}: {done.stdout}\n{done.stderr}"
+    return done.stdout
+
+
+def accuracy_in(text):
+    return float(re.search(r"accuracy ([0-9.]+)", text)[1])
+
+
+def test_digits_and_a_restart_with_fewer_workers(tmp_path):
+    file = tmp_path / "run.pt"
+    script = [EXAMPLES / "digits.py", "--scheme", "dgc", "--density", "0.02", "--save", file]
+    first = output_of([*TORCHRUN, "--nproc-per-node", "3", *script, "--steps", "40"])
+    second = output_of([*TORCHRUN, "--nproc-per-node", "2", *script, "--steps", "120"])
+    assert "3 workers" in first and "2 workers" in second and "(40 of them before)" in second
+    assert accuracy_in(second) > 0.85
+
+
+def test_language():
+    text = output_of([*TORCHRUN, "--nproc-per-node", "2", EXAMPLES / "language.py", "--density", "0.01", "--steps", "20", "--batch", "4"])
+    first, last = (float(value) for value in re.findall(r"perplexity ([0-9.]+)", text)[:: 4])
+    assert last < first < 120
+
+
+def test_a_scheme_in_one_file(tmp_path):
+    text = output_of([*TORCHRUN, "--nproc-per-node", "2", EXAMPLES / "digits.py", "--load-scheme", EXAMPLES / "cyclic.cc", "--scheme",
+                      "cyclic:stride=2", "--steps", "80"], HOME=str(tmp_path))
+    assert text.startswith("cyclic:stride=2") and "1/2 of the bytes" in text and accuracy_in(text) > 0.8
+
+
+def test_lightning():
+    pytest.importorskip("lightning")
+    text = output_of([sys.executable, "-W", "ignore", EXAMPLES / "lightning_digits.py", "--workers", "2", "--steps", "60"])
+    assert "60 steps, 2 workers" in text and accuracy_in(text) > 0.6
+
+
+@pytest.mark.parametrize("form", [[], ["--plain"]], ids=["attach", "plain"])
+def test_accelerate(form):
+    pytest.importorskip("accelerate")
+    text = output_of([*TORCHRUN, "--nproc-per-node", "2", EXAMPLES / "accelerate_digits.py", "--steps", "70", *form])
+    assert "70 steps, 2 workers" in text and accuracy_in(text) > 0.7
+
+
+def test_libtorch():
+    program = os.environ.get("LIBTORCH_DIGITS", "")
+    if not os.path.exists(program):
+        pytest.skip("not built")
+    text = output_of([*TORCHRUN, "--no-python", "--nproc-per-node", "2", program, "dgc:density=0.02", ROOT / "data" / "digits.csv", "100"])
+    assert "2 workers" in text and accuracy_in(text) > 0.8

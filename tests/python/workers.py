@@ -1,0 +1,131 @@
+"""workers: real processes that meet over Gloo and run a function each. They are forked from one server that has torch loaded, so
+that a job costs milliseconds and a killed worker costs nobody else."""
+# SPDX-License-Identifier: Apache-2.0
+from __future__ import annotations
+
+import datetime
+import gc
+import io
+import multiprocessing
+import os
+import socket
+import time
+import traceback
+
+import torch
+import torch.distributed as dist
+from torch.nn.parallel import DistributedDataParallel
+
+context = multiprocessing.get_context("forkserver")
+context.set_forkserver_preload(["torch", "torch.distributed", "torch._dynamo", "thinwire", "workers"])
+
+
+def free_port():
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]
+
+
+def _work(pipe, rank, world, port, function, args):
+    torch.set_num_threads(1)
+    try:
+        dist.init_process_group("gloo", init_method=f"tcp://127.0.0.1:{port}", rank=rank, world_size=world,
+                                timeout=datetime.timedelta(seconds=60))
+        result = function(rank, world, *args)
+        gc.collect()
+        dist.barrier()
+        dist.destroy_process_group()
+        buffer = io.BytesIO()  # tensors would travel as handles of a process that is about to end
+        torch.save(result, buffer)
+        pipe.send((True, buffer.getvalue()))
+    except BaseException as error:  # noqa: BLE001 - told to the test, which decides
+        pipe.send((False, f"{type(error).__name__}: {error}\n{traceback.format_exc()}"))
+    os._exit(0)  # nothing of a worker matters after its answer
+
+
+class Job:
+    def __init__(self, world, function, *args):
+        port = free_port()
+        self.pipes, self.processes = [], []
+        for rank in range(world):
+            mine, theirs = context.Pipe()
+            process = context.Process(target=_work, args=(theirs, rank, world, port, function, args))
+            process.start()
+            theirs.close()
+            self.pipes.append(mine)
+            self.processes.append(process)
+
+    def outcomes(self, seconds=100):
+        """Per rank (True, result), (False, text), or None when it died or did not end in time."""
+        end = time.monotonic() + seconds
+        found = []
+        for pipe in self.pipes:
+            try:
+                found.append(pipe.recv() if pipe.poll(max(0.0, end - time.monotonic())) else None)
+            except EOFError:
+                found.append(None)
+        for process in self.processes:
+            process.kill()
+            process.join()
+        return found
+
+
+def run(world, function, *args, seconds=100):
+    """The results of all ranks, or an AssertionError with what went wrong where."""
+    outcomes = Job(world, function, *args).outcomes(seconds)
+    wrong = [f"rank {rank}: {outcome[1] if outcome else 'died or did not end in time'}"
+             for rank, outcome in enumerate(outcomes) if not outcome or not outcome[0]]
+    assert not wrong, "\n".join(wrong)
+    return [torch.load(io.BytesIO(outcome[1]), weights_only=False) for outcome in outcomes]
+
+
+# -- a small training that most tests share
+
+
+def net(width=32, seed=0):
+    torch.manual_seed(seed)
+    return torch.nn.Sequential(torch.nn.Linear(20, width), torch.nn.ReLU(), torch.nn.Linear(width, width), torch.nn.ReLU(),
+                               torch.nn.Linear(width, 10))
+
+
+def wrap(model, **options):
+    """Several buckets even for a small model."""
+    return DistributedDataParallel(model, bucket_cap_mb=options.pop("bucket_cap_mb", 0.004), **options)
+
+
+def sgd(model, **options):
+    return torch.optim.SGD(model.parameters(), **{"lr": 0.125, "momentum": 0.9, **options})
+
+
+def batch(rank, step, size=8):
+    generator = torch.Generator().manual_seed(1000 * rank + step)
+    return torch.randn(size, 20, generator=generator), torch.randint(0, 10, (size,), generator=generator)
+
+
+def loss_of(model, rank, step):
+    x, y = batch(rank, step)
+    return torch.nn.functional.cross_entropy(model(x), y)
+
+
+def train(ddp, optimizer, rank, steps, poison=()):
+    """Steps by number; `poison` has (step, rank) whose loss is not finite."""
+    loss = torch.zeros(())
+    for step in steps:
+        optimizer.zero_grad()
+        loss = loss_of(ddp, rank, step)
+        if (step, rank) in poison:
+            loss = loss * float("inf")
+        loss.backward()
+        optimizer.step()
+    return float(loss)
+
+
+def weights(model):
+    return torch.cat([parameter.detach().flatten() for parameter in model.parameters()])
+
+
+def same_everywhere(tensor):
+    """All ranks hold these very bits."""
+    copies = [torch.empty_like(tensor) for _ in range(dist.get_world_size())]
+    dist.all_gather(copies, tensor)
+    return all(torch.equal(copy.view(torch.int32), tensor.view(torch.int32)) for copy in copies)

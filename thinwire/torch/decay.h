@@ -1,0 +1,18 @@
+// decay.h: weight decay where the scheme holds the momentum. An optimizer whose momentum has gone into
+// the scheme would apply decay without any, a tenth of what it did; so decay gets the same momentum
+// here, before each of the optimizer's steps. The formula is that of kernels/sgd.h.
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include "thinwire/kernels/sgd.h"
+
+namespace thinwire::ddp {
+
+// With d = decay*w: memory becomes m*memory + d (Nesterov: m*(memory + d)), and goes (Nesterov: with
+// d) onto the gradient. Float32 on the CPU, all of one shape. `rule.rate` is not used.
+void add_decay(const SgdRule& rule, const at::Tensor& weights, at::Tensor& memory,
+               at::Tensor& gradient);
+
+}  // namespace thinwire::ddp

@@ -1,0 +1,130 @@
+// dense.cc: DDP's own all-reduce, to the bit: gradients times 1/workers, then the process group's sum.
+//
+// Gloo's all-reduce does not say which rank is gone. So whoever sees it fail says so in the store,
+// whoever has waited for a while looks there, and all meet in a barrier of our own group, whose roll
+// call names the rank that is silent.
+// SPDX-License-Identifier: Apache-2.0
+#include <chrono>
+#include <cmath>
+#include <utility>
+
+#include "thinwire/core/error.h"
+#include "thinwire/exchange/agreement.h"
+#include "thinwire/kernels/norm.h"
+#include "thinwire/torch/courier.h"
+
+namespace thinwire::ddp {
+namespace {
+
+using std::chrono::milliseconds;
+
+constexpr milliseconds slice{500};
+constexpr const char* alarm = "dense/failed";
+
+bool is_finite(const at::Tensor& tensor) {
+  const auto count = static_cast<std::size_t>(tensor.numel());
+  return std::isfinite(squared_norm(tensor.data_ptr<float>(), count));
+}
+
+class DenseCourier final : public Courier {
+ public:
+  DenseCourier(Wires wires, const std::vector<Bucket>& buckets)
+      : wires_(std::move(wires)), buckets_(buckets.size()) {
+    check_agreement(*wires_.group, buckets, "dense");
+  }
+
+  // As DDP writes it: a product with the rounded reciprocal, not a division.
+  void submit(std::size_t, const at::Tensor& gradient) override {
+    at::Tensor scaled = gradient;
+    scaled.mul_(1.0 / wires_.group->size());
+    std::vector<at::Tensor> tensors = {scaled};
+    works_.push_back(wires_.process_group->allreduce(tensors));
+    tensors_.push_back(gradient);
+  }
+
+  bool finish() override {
+    if (tensors_.size() != buckets_)
+      fail("rank ", wires_.group->rank(), ": expected ", buckets_, " buckets in a step, got ",
+           tensors_.size());
+    const auto start = Clock::now();
+    for (const auto& work : works_) await(*work);
+    works_.clear();
+    bool skipped = false;
+    for (const at::Tensor& tensor : tensors_) skipped = skipped || !is_finite(tensor);
+    for (at::Tensor& tensor : tensors_) {
+      count(static_cast<std::uint64_t>(tensor.numel()) * sizeof(float));
+      if (skipped) tensor.zero_();
+    }
+    tensors_.clear();
+    report_.wait_seconds += std::chrono::duration<double>(Clock::now() - start).count();
+    report_.steps += 1;
+    report_.skipped += skipped ? 1 : 0;
+    step_ += 1;
+    return skipped;
+  }
+
+  Report report() const override { return report_; }
+
+  void visit_state(StateVisitor& visitor) override {
+    visitor.number("exchange/step", step_, Share::replicated);
+  }
+
+ private:
+  using Clock = std::chrono::steady_clock;
+
+  // What Gloo's ring moves.
+  void count(std::uint64_t bytes) {
+    const auto ranks = static_cast<std::uint64_t>(wires_.group->size());
+    report_.payload_bytes += bytes;
+    report_.dense_bytes += bytes;
+    report_.traffic.sent += 2 * (ranks - 1) * bytes / ranks;
+    report_.traffic.received += 2 * (ranks - 1) * bytes / ranks;
+    report_.traffic.collectives += 1;
+  }
+
+  void await(c10d::Work& work) {
+    for (;;) {
+      try {
+        work.wait(slice);
+        return;
+      } catch (const std::exception& error) {
+        if (work.isCompleted()) lost(error.what());
+      }
+      if (alarmed()) lost("another rank's all-reduce has failed");
+    }
+  }
+
+  bool alarmed() const {
+    try {
+      return wires_.store && wires_.store->check({alarm});
+    } catch (const std::exception&) {
+      return true;  // the store is gone, and with it the rank that held it
+    }
+  }
+
+  [[noreturn]] void lost(const std::string& text) {
+    try {
+      if (wires_.store) wires_.store->set(alarm, std::vector<std::uint8_t>{1});
+    } catch (const std::exception&) {  // the roll call will say that the store does not answer
+    }
+    wires_.group->barrier().wait();  // throws an Error that names who is silent
+    fail("rank ", wires_.group->rank(),
+         ": all-reduce failed although all ranks are there: ", text.substr(0, text.find('\n')));
+  }
+
+  Wires wires_;
+  std::size_t buckets_;
+  std::vector<c10::intrusive_ptr<c10d::Work>> works_;
+  std::vector<at::Tensor> tensors_;
+  Report report_;
+  double step_ = 0;
+};
+
+}  // namespace
+
+std::unique_ptr<Courier> make_dense_courier(const Wires& wires,
+                                            const std::vector<Bucket>& buckets) {
+  return std::make_unique<DenseCourier>(wires, buckets);
+}
+
+}  // namespace thinwire::ddp

@@ -1,0 +1,30 @@
+// hook.cc: DDP's buckets in, futures out.
+// SPDX-License-Identifier: Apache-2.0
+#include "thinwire/torch/hook.h"
+
+#include <utility>
+
+namespace thinwire::ddp {
+
+c10::intrusive_ptr<c10::ivalue::Future> DdpHook::runHook(c10d::GradBucket& bucket) {
+  link_->submit(bucket);
+  auto future = c10::make_intrusive<c10::ivalue::Future>(c10::TensorType::get());
+  future->markCompleted(c10::IValue(bucket.getBuffer()));
+  return future;
+}
+
+at::Tensor DdpHook::parseHookResult(const c10::IValue& result) {
+  link_->finish();
+  return c10d::detail::parseCppCommHookResult(result);
+}
+
+void register_hook(c10d::Reducer& reducer, std::shared_ptr<Link> link) {
+  reducer.register_comm_hook(std::make_unique<DdpHook>(std::move(link)));
+}
+
+void run_plain(Link& link, c10d::GradBucket& bucket) {
+  link.submit(bucket);
+  if (bucket.isLast()) link.finish();
+}
+
+}  // namespace thinwire::ddp

@@ -1,0 +1,35 @@
+// hook.h: a Link as DDP's communication hook. DDP waits for the hook's futures at the end of backward,
+// bucket by bucket, and then asks for each result; ours are ready at once, and the first result asked
+// for waits for the whole step. So no thread stands between the exchange and the one that runs backward.
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <memory>
+
+#include <torch/csrc/distributed/c10d/comm.hpp>
+#include <torch/csrc/distributed/c10d/reducer.hpp>
+
+#include "thinwire/torch/link.h"
+
+namespace thinwire::ddp {
+
+class DdpHook final : public c10d::CommHookInterface {
+ public:
+  explicit DdpHook(std::shared_ptr<Link> link) : link_(std::move(link)) {}
+
+  c10::intrusive_ptr<c10::ivalue::Future> runHook(c10d::GradBucket& bucket) override;
+  at::Tensor parseHookResult(const c10::IValue& result) override;
+
+ private:
+  std::shared_ptr<Link> link_;
+};
+
+// Once per reducer: DDP refuses a second hook.
+void register_hook(c10d::Reducer& reducer, std::shared_ptr<Link> link);
+
+// The plain form, for frameworks that take a function of their own: waits inside the last bucket's
+// call, by which time backward has nothing more to compute for this model. DDP looks at the results
+// of all buckets after that call only.
+void run_plain(Link& link, c10d::GradBucket& bucket);
+
+}  // namespace thinwire::ddp

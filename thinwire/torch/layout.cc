@@ -1,0 +1,68 @@
+// layout.cc: cuts by name, and copies between them.
+// SPDX-License-Identifier: Apache-2.0
+#include "thinwire/torch/layout.h"
+
+#include <ATen/ops/empty.h>
+
+#include <algorithm>
+#include <cstdint>
+
+namespace thinwire::ddp {
+
+Names names_of(const std::vector<Bucket>& buckets) {
+  Names names;
+  for (const Bucket& bucket : buckets) {
+    names.emplace_back();
+    for (const Parameter& parameter : bucket.parameters) names.back().push_back(parameter.name);
+  }
+  return names;
+}
+
+std::vector<Bucket> arranged(const std::vector<Bucket>& buckets, const Names& names) {
+  std::map<std::string, Parameter> known;
+  for (const Bucket& bucket : buckets)
+    for (const Parameter& parameter : bucket.parameters) known[parameter.name] = parameter;
+  std::vector<Bucket> result;
+  for (const auto& group : names) {
+    result.push_back({static_cast<std::uint16_t>(result.size()), {}});
+    for (const std::string& name : group) {
+      const auto found = known.find(name);
+      if (found == known.end()) return {};
+      Parameter parameter = found->second;
+      parameter.offset = result.back().elements();
+      result.back().parameters.push_back(std::move(parameter));
+      known.erase(found);
+    }
+  }
+  return known.empty() ? result : std::vector<Bucket>{};
+}
+
+Staging::Staging(const std::vector<Bucket>& to) {
+  for (const Bucket& bucket : to) {
+    tensors_.push_back(at::empty({static_cast<std::int64_t>(bucket.elements())}, at::kFloat));
+    float* const data = tensors_.back().data_ptr<float>();
+    for (const Parameter& parameter : bucket.parameters)
+      places_[parameter.name] = data + parameter.offset;
+  }
+}
+
+float* Staging::at(const std::string& parameter) const { return places_.at(parameter); }
+
+void Staging::take(const std::vector<Bucket>& from, const std::vector<at::Tensor>& gradients) {
+  for (std::size_t i = 0; i < from.size(); ++i) {
+    const float* const data = gradients[i].data_ptr<float>();
+    for (const Parameter& parameter : from[i].parameters)
+      std::copy_n(data + parameter.offset, parameter.count, at(parameter.name));
+  }
+}
+
+void Staging::give_back(const std::vector<Bucket>& to,
+                        const std::vector<at::Tensor>& gradients) const {
+  for (std::size_t i = 0; i < to.size(); ++i) {
+    float* const data = gradients[i].data_ptr<float>();
+    for (const Parameter& parameter : to[i].parameters)
+      std::copy_n(at(parameter.name), parameter.count, data + parameter.offset);
+  }
+}
+
+}  // namespace thinwire::ddp

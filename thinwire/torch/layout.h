@@ -1,0 +1,42 @@
+// layout.h: which parameters lie in which bucket. DDP cuts its buckets anew after the first step, and a
+// restarted run begins with the first cut again, while memory of a scheme belongs to the cut it was
+// made in. So the cut that is exchanged is a value of its own, and where DDP's differs gradients are
+// moved between the two.
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstddef>
+#include <map>
+#include <string>
+#include <vector>
+
+#include <ATen/core/Tensor.h>
+
+#include "thinwire/core/view.h"
+
+namespace thinwire::ddp {
+
+using Names = std::vector<std::vector<std::string>>;  // of the parameters, bucket by bucket
+
+Names names_of(const std::vector<Bucket>& buckets);
+
+// The same parameters in the cut that `names` says. Empty when these are not the same parameters.
+std::vector<Bucket> arranged(const std::vector<Bucket>& buckets, const Names& names);
+
+// Gradients of one cut, copied into flat tensors of another and back.
+class Staging {
+ public:
+  explicit Staging(const std::vector<Bucket>& to);
+
+  const std::vector<at::Tensor>& tensors() const { return tensors_; }
+  void take(const std::vector<Bucket>& from, const std::vector<at::Tensor>& gradients);
+  void give_back(const std::vector<Bucket>& to, const std::vector<at::Tensor>& gradients) const;
+
+ private:
+  float* at(const std::string& parameter) const;
+
+  std::vector<at::Tensor> tensors_;
+  std::map<std::string, float*> places_;
+};
+
+}  // namespace thinwire::ddp

@@ -1,0 +1,127 @@
+// link.h: the gradients of one DDP model on their way: takes DDP's buckets as backward completes them,
+// lets a courier average them, and keeps the scheme's memory through everything that may happen
+// meanwhile: DDP's new cut after the first step, another scheme in mid-run, a restart, a new loss scale.
+//
+// All buckets of one backward are one step. Where DDP has cut anew they are handed on together, when
+// the last is there and the cut is known; in all other steps each leaves at once. What a method marked "collective" does, all ranks must do between the same steps.
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <unordered_map>
+#include <vector>
+
+#include <ATen/core/Tensor.h>
+#include <torch/csrc/distributed/c10d/comm.hpp>
+
+#include "thinwire/exchange/exchange.h"
+#include "thinwire/torch/courier.h"
+#include "thinwire/torch/layout.h"
+
+namespace thinwire::ddp {
+
+struct LinkOptions {
+  Config config;
+  ExchangeOptions exchange;
+  bool void_as_nan = false;  // a void step brings NaN back and not zeros, for a GradScaler to see
+};
+
+struct Step {
+  std::uint64_t number = 0;  // of this link, from 1
+  bool skipped = false;
+  Report report;  // of this step alone
+};
+
+class Link {
+ public:
+  // `names`: of the model's parameters. Empty: they are called by their places in DDP's first cut.
+  Link(Wires wires, std::vector<std::pair<std::string, at::Tensor>> names, LinkOptions options);
+  ~Link();
+  Link(const Link&) = delete;
+  Link& operator=(const Link&) = delete;
+
+  // One bucket, in order from 0; the average arrives in its own buffer.
+  void submit(c10d::GradBucket& bucket);
+  // Waits for the averages of the step; nothing to do when there is none under way. Every error of
+  // the step is thrown here or by the next submit().
+  void finish();
+
+  // Collective: from the next step on. Residuals go over, to the new scheme or the next gradient.
+  void set_scheme(const Config& config, const ExchangeOptions& options);
+  Config scheme() const;
+  void set_void_as_nan(bool on);
+
+  // The loss scale of AMP, as the tensor that its scaler keeps up to date: memory follows it.
+  void set_scale(const at::Tensor& scale);
+
+  State state();
+  Names layout() const;
+  // For the next step on: what of it belongs to a parameter that is here is used.
+  void load(State state, Names layout);
+
+  Report report() const;
+  Step last_step() const;
+  void on_step(std::function<void(const Step&)> callback);
+
+  // Collective: throws when a parameter differs between ranks, and names it.
+  void check_replicas();
+
+ private:
+  static constexpr const char* scale_entry = "link/scale";
+
+  struct Seen {
+    std::vector<const void*> parameters;  // identity
+    at::Tensor gradient;
+  };
+
+  void begin(const at::Tensor& first);
+  void arrange();
+  void renew(const std::vector<Bucket>& buckets, bool same_cut);
+  void retire();
+  void launch();
+  void hand_over(std::size_t bucket, const at::Tensor& gradient);
+  void pay(const Bucket& bucket, const at::Tensor& gradient);
+  void follow_scale();
+  void name_parameters();
+  std::vector<Bucket> buckets_seen() const;
+  std::optional<Step> end_step();
+  State saved();
+  std::string where() const;
+
+  mutable std::mutex mutex_;
+  Wires wires_;
+  std::vector<std::pair<std::string, at::Tensor>> parameters_;
+  std::unordered_map<const void*, std::size_t> index_;  // parameter -> place in parameters_
+  LinkOptions options_;
+  bool renewed_ = true;  // the courier is not one of options_ yet
+
+  std::vector<Bucket> buckets_;  // the cut that is exchanged
+  std::unique_ptr<Courier> courier_;
+  std::vector<Bucket> seen_;                          // DDP's cut in the last step
+  std::vector<std::vector<const void*>> identities_;  // ... as it is compared with each step
+  bool settled_ = false;                              // ... and it is ours
+  at::Tensor
+      first_;  // bucket 0's buffer: held, so that another one after a new cut is known by its address
+  int staged_ = 0;  // steps since the load in which DDP's cut was another than the loaded one
+  bool under_way_ = false;
+  std::vector<Seen> arrived_;  // of this step
+  std::optional<Staging> staging_;
+
+  State loaded_;
+  Names loaded_layout_;
+  std::map<std::string, std::vector<float>> owed_;
+  at::Tensor scale_;
+  double last_scale_ = 0;
+
+  Report retired_, before_;
+  Step last_;
+  std::function<void(const Step&)> callback_;
+};
+
+}  // namespace thinwire::ddp

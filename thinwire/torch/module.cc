@@ -1,0 +1,235 @@
+// module.cc: thinwire._native, what Python sees of all this. The package python/thinwire makes it
+// pleasant; nothing here is called in a training step except by choice.
+// SPDX-License-Identifier: Apache-2.0
+#include <ATen/ops/from_blob.h>
+#include <torch/csrc/utils/pybind.h>
+#include <torch/csrc/distributed/c10d/reducer.hpp>
+
+#include <chrono>
+
+#include "thinwire/comm/c10d/world.h"
+#include "thinwire/compress/registry.h"
+#include "thinwire/core/error.h"
+#include "thinwire/core/parallel.h"
+#include "thinwire/torch/decay.h"
+#include "thinwire/torch/hook.h"
+
+namespace thinwire::ddp {
+namespace {
+
+using NoGil = py::call_guard<py::gil_scoped_release>;
+
+// One entry of a state: its share, and a tensor or a number.
+using Value = std::variant<at::Tensor, double>;
+using Entries = std::map<std::string, std::pair<int, Value>>;
+
+at::Tensor tensor_of(const std::vector<float>& values) {
+  auto* const data = const_cast<float*>(values.data());
+  return at::from_blob(data, {static_cast<std::int64_t>(values.size())}, at::kFloat).clone();
+}
+
+Entries entries_of(const State& state) {
+  Entries entries;
+  for (const auto& [name, entry] : state) {
+    const int share = static_cast<int>(entry.share);
+    entries[name] = {share, entry.is_tensor ? Value(tensor_of(entry.values)) : Value(entry.number)};
+  }
+  return entries;
+}
+
+State state_of(const Entries& entries) {
+  State state;
+  for (const auto& [name, entry] : entries) {
+    const auto& [share, value] = entry;
+    if (share < 0 || share > static_cast<int>(Share::local))
+      fail("state '", name, "': unknown share ", share);
+    StateEntry& target = state[name];
+    target.share = static_cast<Share>(share);
+    if (const auto* number = std::get_if<double>(&value)) {
+      target.number = *number;
+      continue;
+    }
+    const at::Tensor flat = std::get<at::Tensor>(value).to(at::kCPU, at::kFloat).contiguous();
+    const float* const data = flat.const_data_ptr<float>();
+    target.is_tensor = true;
+    target.values.assign(data, data + flat.numel());
+  }
+  return state;
+}
+
+py::dict dict_of(const Report& report) {
+  py::dict dict;
+  dict["steps"] = report.steps;
+  dict["skipped"] = report.skipped;
+  dict["payload_bytes"] = report.payload_bytes;
+  dict["dense_bytes"] = report.dense_bytes;
+  dict["ratio"] = report.ratio();
+  dict["sent_bytes"] = report.traffic.sent;
+  dict["received_bytes"] = report.traffic.received;
+  dict["collectives"] = report.traffic.collectives;
+  dict["encode_seconds"] = report.encode_seconds;
+  dict["wait_seconds"] = report.wait_seconds;
+  dict["decode_seconds"] = report.decode_seconds;
+  return dict;
+}
+
+py::dict dict_of(const Step& step) {
+  py::dict dict = dict_of(step.report);
+  dict["step"] = step.number;
+  dict["skipped"] = step.skipped;
+  dict.attr("pop")("steps");
+  return dict;
+}
+
+ExchangeOptions exchange_of(const std::string& kind, std::size_t fuse_bytes) {
+  ExchangeOptions options;
+  options.kind = ExchangeKind::parse(kind);
+  if (options.kind.form == ExchangeKind::Form::server)
+    fail("exchange '", kind, "': every rank of DDP computes gradients, none can be a server; use ",
+         "split");
+  options.fuse_bytes = fuse_bytes;
+  return options;
+}
+
+Config config_of(const std::string& scheme) {
+  const Config config = Config::parse(scheme);
+  const Options check(config, find_scheme(config.scheme).options);  // refuses unknown options
+  make_compressor(config, Bucket::single(0, "probe", 1), {});       // ... and bad values
+  return config;
+}
+
+LinkOptions options_of(const std::string& scheme, const std::string& exchange,
+                       std::size_t fuse_bytes) {
+  LinkOptions options{config_of(scheme), exchange_of(exchange, fuse_bytes), false};
+  check_fit(options.exchange.kind, options.config);
+  return options;
+}
+
+std::shared_ptr<Link> make_link(c10::intrusive_ptr<c10d::ProcessGroup> process_group,
+                                c10::intrusive_ptr<c10d::Backend> backend,
+                                c10::intrusive_ptr<c10d::Store> store, int host, double timeout,
+                                std::vector<std::pair<std::string, at::Tensor>> names,
+                                const std::string& scheme, const std::string& exchange,
+                                std::size_t fuse_bytes, bool void_as_nan) {
+  LinkOptions link = options_of(scheme, exchange, fuse_bytes);
+  link.void_as_nan = void_as_nan;
+  GroupOptions options;
+  options.timeout = std::chrono::milliseconds(static_cast<std::int64_t>(timeout * 1000));
+  Wires wires{std::move(process_group), store, nullptr};
+  wires.group = torch_engine::make_group(std::move(backend), options, {std::move(store), host});
+  return std::make_shared<Link>(std::move(wires), std::move(names), std::move(link));
+}
+
+// A Python function that may be let go by any thread.
+std::function<void(const Step&)> callback_of(const py::object& function) {
+  if (function.is_none()) return {};
+  const std::shared_ptr<py::object> held(new py::object(function), [](py::object* object) {
+    const py::gil_scoped_acquire gil;
+    delete object;
+  });
+  return [held](const Step& step) {
+    const py::gil_scoped_acquire gil;
+    (*held)(dict_of(step));
+  };
+}
+
+py::dict dict_of(const Scheme& scheme) {
+  py::dict dict, options;
+  for (const Option& option : scheme.options)
+    options[py::str(option.name)] = py::make_tuple(option.fallback, option.help);
+  dict["name"] = scheme.name;
+  dict["summary"] = scheme.summary;
+  dict["paper"] = scheme.paper;
+  dict["bits"] = scheme.bits;
+  dict["reducible"] = scheme.reducible;
+  dict["biased"] = scheme.biased;
+  dict["feedback"] = scheme.feedback;
+  dict["stochastic"] = scheme.stochastic;
+  dict["momentum"] = scheme.momentum;
+  dict["options"] = options;
+  dict["variants"] = scheme.variants;
+  return dict;
+}
+
+py::list list_of_schemes() {
+  py::list list;
+  for (const Scheme* scheme : schemes()) list.append(dict_of(*scheme));
+  return list;
+}
+
+void bind_link(py::module_& module) {
+  py::class_<Link, std::shared_ptr<Link>>(module, "Link")
+      .def(py::init(&make_link), py::kw_only(), py::arg("process_group"),
+           py::arg("backend").none(true), py::arg("store").none(true), py::arg("host"),
+           py::arg("timeout"), py::arg("names"), py::arg("scheme"), py::arg("exchange"),
+           py::arg("fuse_bytes"), py::arg("void_as_nan"))
+      .def("finish", &Link::finish, NoGil())
+      .def(
+          "set_scheme",
+          [](Link& link, const std::string& scheme, const std::string& exchange,
+             std::size_t fuse_bytes) {
+            const LinkOptions options = options_of(scheme, exchange, fuse_bytes);
+            link.set_scheme(options.config, options.exchange);
+          },
+          py::arg("scheme"), py::arg("exchange"), py::arg("fuse_bytes"), NoGil())
+      .def(
+          "scheme", [](const Link& link) { return link.scheme().str(); }, NoGil())
+      .def("set_void_as_nan", &Link::set_void_as_nan, py::arg("on"), NoGil())
+      .def("set_scale", &Link::set_scale, py::arg("scale"), NoGil())
+      .def(
+          "state", [](Link& link) { return entries_of(link.state()); }, NoGil())
+      .def("layout", &Link::layout, NoGil())
+      .def(
+          "load",
+          [](Link& link, const Entries& entries, Names layout) {
+            link.load(state_of(entries), std::move(layout));
+          },
+          py::arg("entries"), py::arg("layout"), NoGil())
+      .def("report", [](const Link& link) { return dict_of(link.report()); })
+      .def("step_report", [](const Link& link) { return dict_of(link.last_step()); })
+      .def(
+          "skipped", [](const Link& link) { return link.last_step().skipped; }, NoGil())
+      .def(
+          "steps", [](const Link& link) { return link.last_step().number; }, NoGil())
+      .def("on_step", [](Link& link, const py::object& f) { link.on_step(callback_of(f)); })
+      .def("check_replicas", &Link::check_replicas, NoGil());
+}
+
+PYBIND11_MODULE(_native, module) {
+  module.doc() = "thinwire's C++ side; use the package thinwire";
+  py::register_exception<Error>(module, "Error", PyExc_RuntimeError);
+  bind_link(module);
+  module.def(
+      "register_hook",
+      [](const std::shared_ptr<c10d::Reducer>& reducer, std::shared_ptr<Link> link) {
+        register_hook(*reducer, std::move(link));
+      },
+      py::arg("reducer"), py::arg("link"), NoGil());
+  module.def("run_plain", &run_plain, py::arg("link"), py::arg("bucket"), NoGil());
+  module.def("schemes", &list_of_schemes);
+  module.def("register_scheme", [](std::uintptr_t address) {
+    register_scheme(*reinterpret_cast<const Scheme*>(address));
+  });
+  module.def("config", [](const std::string& text) { return config_of(text).str(); });
+  module.def("parse", [](const std::string& text) {
+    const Config config = Config::parse(text);
+    return std::pair(config.scheme, config.options);
+  });
+  module.def("keeps_momentum",
+             [](const std::string& text) { return keeps_momentum(Config::parse(text)); });
+  module.def("load_file", [](const std::string& path) { return entries_of(load_file(path)); });
+  module.def(
+      "add_decay",
+      [](double momentum, double decay, bool nesterov, const at::Tensor& weights,
+         at::Tensor& memory, at::Tensor& gradient) {
+        const SgdRule rule{.momentum = static_cast<float>(momentum),
+                           .decay = static_cast<float>(decay),
+                           .nesterov = nesterov};
+        add_decay(rule, weights, memory, gradient);
+      },
+      py::arg("momentum"), py::arg("decay"), py::arg("nesterov"), py::arg("weights"),
+      py::arg("memory"), py::arg("gradient"), NoGil());
+}
+
+}  // namespace
+}  // namespace thinwire::ddp

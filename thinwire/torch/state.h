@@ -1,0 +1,43 @@
+// state.h: what becomes of a scheme's memory when its buckets or the scheme itself change: visitors over
+// the state that visit_state() describes by parameter name.
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <map>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "thinwire/core/state.h"
+
+namespace thinwire::ddp {
+
+// Loads what `state` has for the entries visited, and leaves alone what it has not: another scheme or
+// cut has other entries, and the residual among the rest is not lost but owed().
+class Transfer final : public StateVisitor {
+ public:
+  explicit Transfer(const State& state) : state_(state) {}
+
+  void tensor(const std::string& name, std::span<float> values, Share share) override;
+  void number(const std::string& name, double& value, Share share) override;
+
+  // Residuals that nobody took, by parameter: to be added to the next gradient.
+  std::map<std::string, std::vector<float>> owed() const;
+
+ private:
+  const State& state_;
+  std::set<std::string> taken_;
+};
+
+// Multiplies everything that is as large as gradients are: the loss scale of AMP has changed.
+class Rescale final : public StateVisitor {
+ public:
+  explicit Rescale(float factor) : factor_(factor) {}
+  void tensor(const std::string& name, std::span<float> values, Share share) override;
+  void number(const std::string& name, double& value, Share share) override;
+
+ private:
+  float factor_;
+};
+
+}  // namespace thinwire::ddp
