@@ -247,7 +247,8 @@ TEST(EmulatedQueue, UnsteadyBeginsWithTheLastRank) {
     laws::require(group, group.traffic().sent <= 16, "traffic under way ", group.traffic().sent);
     pending.wait();
     laws::require(group, group.traffic().sent == 0 && group.traffic().collectives == 2, "traffic");
-    laws::require(group, since(issued) >= 0.020, since(issued), " s after the last rank issued it");
+    // Half of it: ranks agree on the schedule's beginning to within their wake-up from a barrier.
+    laws::require(group, since(issued) >= 0.010, since(issued), " s after the last rank issued it");
   });
 }
 
