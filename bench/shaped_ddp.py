@@ -6,7 +6,8 @@
 Four workers in four network namespaces, whose links a token bucket (tc, tbf) limits in both directions; Gloo over the namespaces'
 own addresses. All contenders live in the same workers, each with a model of its own, made and warmed up before the links become
 thin. Then blocks of steps are taken in turn, so that whatever else the machine does meets them alike; a block ends when the slowest
-worker does. Each round of blocks gives a ratio to dense: printed is the median. Bytes are the kernel's count of what left a worker.
+worker does. Each round of blocks gives a ratio to dense: printed are the median, the lowest and the highest. Bytes are the kernel's
+count of what left a worker. PyTorch's PowerSGD hook has all parameters in one bucket, since it aborts over Gloo with several.
 """
 # SPDX-License-Identifier: Apache-2.0
 import argparse
@@ -58,7 +59,6 @@ class Contender:
 
         self.options, self.steps, self.link = options, 0, None
         self.model = language_model()
-        # PyTorch's PowerSGD hook over Gloo aborts with several buckets (docs/design.md): it gets one for all.
         self.ddp = DistributedDataParallel(self.model, bucket_cap_mb=1000 if "hook powersgd" in kind else 25)
         self.optimizer = torch.optim.SGD(self.model.parameters(), lr=0.01, momentum=0.9)
         if kind.startswith("hook"):
@@ -160,18 +160,23 @@ def measure(workers, network, link, options):
         for name in options.contenders:
             taken, sent[name] = workers.block(name, steps[name])
             seconds[name].append(taken)
-    return [{"link": link, "contender": name, "seconds_per_step": statistics.median(mine), "rounds": mine, "steps": steps[name],
-             "bytes_per_step": sent[name], "ratio": statistics.median(d / m for d, m in zip(seconds[DENSE], mine))}
-            for name, mine in seconds.items()]
+    return [{"link": link, "contender": name, "seconds_per_step": statistics.median(mine), "bytes_per_step": sent[name], "steps": steps[name],
+             "ratios": sorted(dense / own for dense, own in zip(seconds[DENSE], mine))} for name, mine in seconds.items()]
 
 
 def show(rows):
     links = list(dict.fromkeys(row["link"] for row in rows))
-    print(f"{'':28}" + "".join(f"{link:>30}" for link in links))
-    print(f"{'':28}" + f"{'steps/s':>10}{'x dense':>9}{'MB/step':>11}" * len(links))
+    print(f"{'':26}" + "".join(f"{link:>42}" for link in links))
+    print(f"{'':26}" + f"{'steps/s':>11}{'x dense':>9}{'':13}{'MB/step':>9}" * len(links))
     for name in dict.fromkeys(row["contender"] for row in rows):
         cells = [row for row in rows if row["contender"] == name]
-        print(f"{name:28}" + "".join(f"{1 / row['seconds_per_step']:10.3f}{row['ratio']:9.2f}{row['bytes_per_step'] / 1e6:11.3f}" for row in cells))
+        print(f"{name:26}" + "".join(cell(row) for row in cells))
+
+
+def cell(row):
+    ratios = row["ratios"]
+    spread = f"({ratios[0]:.1f} - {ratios[-1]:.1f})"
+    return f"{1 / row['seconds_per_step']:11.3f}{statistics.median(ratios):9.2f} {spread:12}{row['bytes_per_step'] / 1e6:9.3f}"
 
 
 def lead(options):
