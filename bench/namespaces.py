@@ -34,12 +34,11 @@ def missing() -> str:
     absent = [tool for tool in ("ip", "tc") if not shutil.which(tool)]
     if absent:
         return f"needs {' and '.join(absent)}: install iproute2"
-    name = f"{PREFIX}-{os.getpid()}-probe"
     try:
-        run(f"ip netns add {name}")
-        run(f"ip netns del {name}")
+        with Network(1) as network:
+            network.shape("1gbit")
     except RuntimeError as error:
-        return f"needs network namespaces, which this machine refuses: {error}"
+        return f"needs network namespaces, veth, a bridge and tbf; this machine refuses: {error}"
     return ""
 
 
@@ -117,8 +116,10 @@ class Network:
 
     def close(self) -> None:
         """Nothing may interrupt this: a second Ctrl-C waits until it is done."""
-        blocked = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT, signal.SIGTERM})
+        blocked = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT, signal.SIGTERM, signal.SIGHUP})
         try:
+            for process in self._started:
+                process.kill()
             there = {line.split()[0] for line in run("ip netns list").splitlines()}
             for name in self._made:
                 if name in there:

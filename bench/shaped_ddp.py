@@ -124,7 +124,7 @@ def work(options):
 
 class Workers:
     def __init__(self, network, options, errors):
-        here = [sys.executable, "-W", "ignore", os.path.abspath(__file__), "--worker", "--batch", str(options.batch), "--sequence", str(options.sequence)]
+        here = [sys.executable, "-W", "ignore", os.path.abspath(__file__), "--worker", f"--batch={options.batch}", f"--sequence={options.sequence}"]
         common = {"WORLD_SIZE": str(len(network.names)), "MASTER_ADDR": network.address(0), "MASTER_PORT": "29500", "OMP_NUM_THREADS": "1",
                   "THINWIRE_LOG": "warning"}
         self.errors = errors
@@ -180,10 +180,10 @@ def cell(row):
 
 
 def lead(options):
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):  # leave through the with-block
+        signal.signal(number, lambda *_: sys.exit("shaped_ddp: ended by a signal"))
     if reason := missing():
         raise SystemExit(f"shaped_ddp: {reason}")
-    for number in (signal.SIGTERM, signal.SIGHUP):  # as Ctrl-C: leave through the with-block
-        signal.signal(number, lambda *_: sys.exit("shaped_ddp: ended by a signal"))
     options.contenders = [DENSE, *(name for name in CONTENDERS if name != DENSE and any(wish in name for wish in options.only))]
     rows = []
     with tempfile.TemporaryFile("w+") as errors, Network(options.workers) as network:
