@@ -161,13 +161,13 @@ def measure(workers, network, link, options):
             taken, sent[name] = workers.block(name, steps[name])
             seconds[name].append(taken)
     return [{"link": link, "contender": name, "seconds_per_step": statistics.median(mine), "bytes_per_step": sent[name], "steps": steps[name],
-             "ratios": sorted(dense / own for dense, own in zip(seconds[DENSE], mine))} for name, mine in seconds.items()]
+             "rounds": mine, "ratios": sorted(dense / own for dense, own in zip(seconds[DENSE], mine))} for name, mine in seconds.items()]
 
 
 def show(rows):
     links = list(dict.fromkeys(row["link"] for row in rows))
-    print(f"{'':26}" + "".join(f"{link:>42}" for link in links))
-    print(f"{'':26}" + f"{'steps/s':>11}{'x dense':>9}{'':13}{'MB/step':>9}" * len(links))
+    print(f"{'':26}" + "".join(f"{link:>44}" for link in links))
+    print(f"{'':26}" + f"{'steps/s':>11}{'x dense':>9}{'':15}{'MB/step':>9}" * len(links))
     for name in dict.fromkeys(row["contender"] for row in rows):
         cells = [row for row in rows if row["contender"] == name]
         print(f"{name:26}" + "".join(cell(row) for row in cells))
@@ -176,7 +176,7 @@ def show(rows):
 def cell(row):
     ratios = row["ratios"]
     spread = f"({ratios[0]:.1f} - {ratios[-1]:.1f})"
-    return f"{1 / row['seconds_per_step']:11.3f}{statistics.median(ratios):9.2f} {spread:12}{row['bytes_per_step'] / 1e6:9.3f}"
+    return f"{1 / row['seconds_per_step']:11.3f}{statistics.median(ratios):9.2f} {spread:14}{row['bytes_per_step'] / 1e6:9.3f}"
 
 
 def lead(options):
