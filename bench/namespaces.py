@@ -1,0 +1,132 @@
+"""namespaces: network namespaces as hosts. Each has an address of its own and one link to a switch, as thin as wished; nothing else.
+
+    with Network(4) as network:
+        network.shape("100mbit")
+        worker = network.start(2, ["python3", "worker.py"], {"MASTER_ADDR": network.address(0)})
+
+The switch is a bridge in a namespace too, so nothing of the machine's own network is touched, and no packet can leave: deleting
+the namespaces removes all of it. They are named after this process; those of one that was killed are removed by the next.
+"""
+# SPDX-License-Identifier: Apache-2.0
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import subprocess
+import time
+
+PREFIX = "thinwire"
+DEVICE = "eth0"  # of every host, on its own side
+
+
+def run(command: str) -> str:
+    done = subprocess.run(command.split(), capture_output=True, text=True)
+    if done.returncode != 0:
+        raise RuntimeError(f"`{command}`: {done.stderr.strip() or f'exit status {done.returncode}'}")
+    return done.stdout
+
+
+def missing() -> str:
+    """Why there can be no namespaces here; empty if there can."""
+    if os.geteuid() != 0:
+        return "needs root: it makes network namespaces (ip netns) and limits their links (tc)"
+    absent = [tool for tool in ("ip", "tc") if not shutil.which(tool)]
+    if absent:
+        return f"needs {' and '.join(absent)}: install iproute2"
+    try:
+        with Network(1) as network:
+            network.shape("1gbit")
+    except RuntimeError as error:
+        return f"needs network namespaces, veth, a bridge and tbf; this machine refuses: {error}"
+    return ""
+
+
+def kill_all_in(name: str) -> None:
+    """Every process of a namespace of ours, and theirs: a worker of torchrun leaves its session, but not its namespace."""
+    for _ in range(100):
+        pids = [int(pid) for pid in run(f"ip netns pids {name}").split()]
+        if not pids:
+            return
+        for pid in pids:
+            try:
+                os.kill(pid, signal.SIGKILL)
+            except ProcessLookupError:
+                pass
+        time.sleep(0.02)
+
+
+def remove_left_behind() -> None:
+    for line in run("ip netns list").splitlines():
+        prefix, _, rest = line.split()[0].partition("-")
+        owner = rest.partition("-")[0]
+        if prefix == PREFIX and owner.isdigit() and not os.path.exists(f"/proc/{owner}"):
+            kill_all_in(line.split()[0])
+            run(f"ip netns del {line.split()[0]}")
+
+
+class Network:
+    def __init__(self, hosts: int) -> None:
+        self.names = [f"{PREFIX}-{os.getpid()}-{host}" for host in range(hosts)]
+        self._switch = f"{PREFIX}-{os.getpid()}-switch"
+        self._made: list[str] = []
+        self._started: list[subprocess.Popen] = []
+
+    def address(self, host: int) -> str:
+        return f"10.77.0.{host + 1}"
+
+    def __enter__(self) -> Network:
+        remove_left_behind()
+        try:
+            self._make(self._switch)
+            run(f"ip -n {self._switch} link add switch type bridge")
+            run(f"ip -n {self._switch} link set switch up")
+            for host, name in enumerate(self.names):
+                self._make(name)
+                run(f"ip -n {self._switch} link add port{host} type veth peer name {DEVICE} netns {name}")
+                run(f"ip -n {self._switch} link set port{host} master switch up")
+                run(f"ip -n {name} address add {self.address(host)}/24 dev {DEVICE}")
+                run(f"ip -n {name} link set {DEVICE} up")
+        except BaseException:
+            self.close()
+            raise
+        return self
+
+    def _make(self, name: str) -> None:
+        self._made.append(name)  # first: what comes between is removed too
+        run(f"ip netns add {name}")
+        run(f"ip -n {name} link set lo up")
+
+    def shape(self, rate: str) -> None:
+        """Both directions of every link, by a token bucket; "none": as fast as the machine."""
+        for host, name in enumerate(self.names):
+            for place, device in ((name, DEVICE), (self._switch, f"port{host}")):
+                run(f"tc -n {place} qdisc replace dev {device} root " +
+                    ("noqueue" if rate == "none" else f"tbf rate {rate} burst 128kb latency 50ms"))
+
+    def start(self, host: int, command: list[str], environment: dict[str, str] | None = None, **options) -> subprocess.Popen:
+        """A process on that host. In a session of its own: Ctrl-C is for the caller, whose with-block ends it."""
+        process = subprocess.Popen(["ip", "netns", "exec", self.names[host], *command], start_new_session=True,
+                                   env={**os.environ, "GLOO_SOCKET_IFNAME": DEVICE, **(environment or {})}, **options)
+        self._started.append(process)
+        return process
+
+    def __exit__(self, *_) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Nothing may interrupt this: a second Ctrl-C waits until it is done."""
+        blocked = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT, signal.SIGTERM, signal.SIGHUP})
+        try:
+            for process in self._started:
+                process.kill()
+            there = {line.split()[0] for line in run("ip netns list").splitlines()}
+            for name in self._made:
+                if name in there:
+                    kill_all_in(name)
+                    run(f"ip netns del {name}")
+            for process in self._started:
+                process.wait()
+            self._made, self._started = [], []
+        finally:
+            signal.pthread_sigmask(signal.SIG_SETMASK, blocked)
