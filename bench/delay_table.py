@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """delay_table.py PROGRAM [--json F]: steps per second of synchronous training, FedAvg and delayed averaging over emulated
 links of growing latency, real processes, as one table: what each keeps of its own speed without latency, and its speed-up
-over FedAvg with 5 local steps (as in Zhu et al. 2021). PROGRAM: the `thinwire` command. About four minutes.
+over FedAvg with 5 local steps (as in Zhu et al. 2021). PROGRAM: the `thinwire` command. Some twenty minutes on two cores.
 """
 import json, os, subprocess, sys, tempfile
 
