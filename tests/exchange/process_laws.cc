@@ -1,8 +1,6 @@
 // process_laws.cc: every scheme of the registry under every law, between real processes.
 // SPDX-License-Identifier: Apache-2.0
-#include <chrono>
-
-#include "tests/comm/engine.h"
+#include "tests/comm/run_tests.h"
 #include "tests/exchange/stalls.h"
 
 namespace thinwire {
@@ -86,12 +84,5 @@ TEST(Processes, DifferingReplicasAreNamed) {
 }  // namespace thinwire
 
 int main(int argc, char** argv) {
-  ::testing::InitGoogleTest(&argc, argv);
-  const auto body = [](thinwire::Group& group) {
-    thinwire::world = &group;
-    const int status = RUN_ALL_TESTS();
-    group.barrier().wait();
-    return status;
-  };
-  return thinwire::testing::run_ranks(argc, argv, body, {.timeout = std::chrono::seconds(20)});
+  return thinwire::testing::run_tests(argc, argv, thinwire::world);
 }
