@@ -63,7 +63,7 @@ HWY_INLINE const float* TakeIn(const float* g, const float* v, std::size_t count
 
 // The sum of the lanes as a tree: those of the upper half to those of the lower, and so on.
 template <class D>
-HWY_INLINE hn::TFromD<D> AddHalves(D d, hn::Vec<D> v) {
+HWY_INLINE hn::TFromD<D> AddHalves(D /*d*/, hn::Vec<D> v) {
   if constexpr (hn::MaxLanes(D()) == 1) {
     return hn::GetLane(v);
   } else {

@@ -2,6 +2,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "thinwire/kernels/int8.h"
 
+#include <algorithm>
+
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "thinwire/kernels/int8_hwy.cc"
 #include <hwy/foreach_target.h>
@@ -101,7 +103,7 @@ HWY_INLINE void AllCodes(const Part& part, DrawKey key, std::uint32_t first, std
     Codes<random, true>(part.x, WholeGroups(part.count), part.scale, key, first, to, rest);
   }
   if (whole) return;
-  std::memcpy(codes, spare, part.count);
+  std::copy_n(spare, std::min(part.count, int8_most), codes);
   if (part.v != nullptr) std::memcpy(part.v, part.room, part.count * sizeof(float));
 }
 
