@@ -12,8 +12,8 @@
 namespace thinwire {
 namespace {
 
-// Two or three sweeps per eigenvalue are usual. Should more be needed, the vectors are orthonormal
-// all the same.
+// Per eigenvalue, where two are usual. Should more be needed, the vectors are orthonormal all the
+// same.
 constexpr std::size_t most_sweeps = 30;
 
 // Turns the first `count` elements of `row` into the unit vector v whose reflection I - 2 v v^T takes
@@ -73,7 +73,7 @@ void SymmetricEigen::diagonalise() {
   // Of the whole matrix and not of the neighbours: between zeros made of rounding there would be no
   // end.
   const double negligible = std::numeric_limits<double>::epsilon() * largest;
-  rotations_.reserve(size_ * size_);  // most matrices need a little more than half of it
+  rotations_.reserve(size_ * size_ * 5 / 4);  // two sweeps per eigenvalue, of half the rows
   std::size_t left = most_sweeps * size_;
   for (std::size_t last = size_ > 0 ? size_ - 1 : 0; last > 0;) {
     if (!(std::abs(beside_[last]) > negligible)) {
