@@ -58,6 +58,8 @@ def attach(model: torch.nn.Module, optimizer: Optional[torch.optim.Optimizer] = 
         if exchange != "auto" or fuse_mb != 0:
             raise ValueError("attach: exchange= and fuse_mb= clash with delay=, which has an exchange of its own: all workers gather or sum, and a "
                              "message is one already; leave them out")
+        if local_steps is not None and local_steps < 1:
+            raise ValueError(f"attach: local_steps={local_steps}: expected at least 1")
         return DelayedLink(model, optimizer, scheme, delay=delay, local_steps=1 if local_steps is None else local_steps,
                            correction="soft" if correction is None else correction, process_group=process_group, **common)
     if local_steps is not None or correction is not None or process_group is not None:

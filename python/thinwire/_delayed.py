@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import time
 from typing import Any, Iterator, Mapping, Optional, Union
 
 import torch
@@ -13,6 +12,7 @@ from torch.nn.parallel import DistributedDataParallel
 from . import _native, _wires
 from ._base import check_parameters
 from ._log import prepare
+from ._meeting import Meeting
 from ._moments import Moments, flat_of, put_back
 from ._momentum import Optimizer
 from ._options import options_of, takes, text_of
@@ -20,7 +20,6 @@ from ._reports import Callback, Reports, mark
 from ._state import DELAY, entries_in, shard_for, shard_of
 
 _BUCKET_BYTES = 25 * 2**20
-_GLANCE, _GRACE = 0.002, 1.0  # seconds: between looks at who has come; for the others to find out
 
 Named = list[tuple[str, torch.Tensor]]
 
@@ -49,6 +48,12 @@ def scheme_for(scheme: str, options: dict[str, Any]) -> str:
     return str(_native.config(text_of(text, {"momentum": 0})))
 
 
+def check_correction(correction: str) -> None:
+    if correction.startswith("published"):
+        raise ValueError("correction published repeats the optimizer's step for the anchor, with its own momentum and rates, which only "
+                         "`thinwire train` can; take soft, or ledger, which has the same stability")
+
+
 class DelayedLink(Reports):
     """Made by attach(..., delay=): one model, plain or DDP, that takes in the others' progress `delay` steps late."""
 
@@ -59,36 +64,35 @@ class DelayedLink(Reports):
         super().__init__(callback)
         self._model = model
         self._ddp = model if isinstance(model, DistributedDataParallel) else None
-        module = model.module if isinstance(model, DistributedDataParallel) else model
+        module = model if self._ddp is None else self._ddp.module
         named = [(name, parameter) for name, parameter in module.named_parameters() if parameter.requires_grad and parameter.numel() > 0]
         check_parameters(named)
-        if correction.startswith("published"):
-            raise ValueError("correction published repeats the optimizer's step for the anchor, with its own momentum and rates, which only "
-                             "`thinwire train` can; take soft, or ledger, which has the same stability")
-        buckets = cut(named)
-        parameters = [parameter for bucket in buckets for _, parameter in bucket]
-        self._text = scheme_for(scheme, options)
-        self._settings = {"delay": str(delay), "local_steps": local_steps, "correction": correction}
-        self._moments = Moments(optimizer, parameters)
-        self._moments.check_fit(self._text, correction)
-        self._layout = [[name for name, _ in bucket] for bucket in buckets]
+        check_correction(correction)
+        self._cut = cut(named)
         self._buffers = [buffer for buffer in module.buffers() if buffer.numel() > 0]
+        self._text = scheme_for(scheme, options)
+        self._settings: dict[str, Any] = {"delay": str(delay), "local_steps": local_steps, "correction": correction}
+        self._moments = Moments(optimizer, [parameter for bucket in self._cut for _, parameter in bucket])
+        self._moments.check_fit(self._text, correction)
         self._group: dist.ProcessGroup = self._group_of(process_group)
         self._timeout = _wires.timeout_of(self._group, timeout)
-        moments = self._moments.complete()
-        self._begin_together([*parameters, *self._buffers, *moments])
-        wires = _wires.connect(self._group, self._timeout)
-        del wires["process_group"]
-        self._store, self._meetings = wires["store"], 0
-        self._link = _native.DelayedLink(**wires, cut=buckets, moments=moments, scheme=self._text, momentum=self._moments.momentum,
-                                         check_every=check_every, **self._settings)
+        self._link = self._connect(check_every)
         self._void = False
         self._optimizer = Optimizer(optimizer, {parameter: name for name, parameter in named}, self._is_void, self._after_step)
         self._scaler = scaler if scaler is not None and scaler.is_enabled() else None
         self._attached = True
         mark(model, True)
         self._alone(True)
-        self._say("%s", self._decided(sum(parameter.numel() for parameter in parameters), check_every))
+        self._say("%s", self._decided(sum(parameter.numel() for _, parameter in named), check_every))
+
+    def _connect(self, check_every: int) -> _native.DelayedLink:
+        moments = self._moments.complete()
+        self._begin_together([*(parameter for bucket in self._cut for _, parameter in bucket), *self._buffers, *moments])
+        wires = _wires.connect(self._group, self._timeout)
+        del wires["process_group"]
+        self._meeting = Meeting(wires["store"], self._group, self._timeout)
+        return _native.DelayedLink(**wires, cut=self._cut, moments=moments, scheme=self._text, momentum=self._moments.momentum,
+                                   check_every=check_every, **self._settings)
 
     def _decided(self, count: int, check_every: int) -> str:
         settings = self._settings
@@ -112,7 +116,7 @@ class DelayedLink(Reports):
 
     def drain(self) -> None:
         """Takes in everything that is under way: all workers have the same weights then. All ranks call it, after the same number of steps."""
-        self._meet()
+        self._meeting.meet(self._link.steps(), self._link.check_messages)
         self._link.drain(self._moments.now())
 
     @contextlib.contextmanager
@@ -156,7 +160,7 @@ class DelayedLink(Reports):
     def state_dict(self) -> dict[str, Any]:
         """This rank's shard, weights included; every rank saves its own, after the same step. Waits for messages under way."""
         return shard_of(self._link.state(self._moments.now()), scheme=self._text, world=self._group.size(), rank=self._group.rank(),
-                        layout=self._layout, steps=self._link.steps(), **{DELAY: self._settings})
+                        layout=[[name for name, _ in bucket] for bucket in self._cut], steps=self._link.steps(), **{DELAY: self._settings})
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Goes on exactly where state_dict() was. Before the first step, after the model's and the optimizer's own: weights come from here."""
@@ -232,26 +236,3 @@ class DelayedLink(Reports):
             flat = flat_of(floats).float()
             self._link.average(flat)
             put_back(flat, floats)
-
-    def _meet(self) -> None:
-        """All ranks are here, after equally many steps; else says who is not."""
-        if self._store is None:
-            return
-        me, steps = self._group.rank(), self._link.steps()
-        self._meetings += 1
-        keys = [f"drain{self._meetings}/{rank}" for rank in range(self._group.size())]
-        self._store.set(keys[me], str(steps))
-        end = time.monotonic() + self._timeout
-        while not self._store.check(keys):
-            self._link.check_messages()
-            if time.monotonic() > end:
-                absent = [rank for rank, key in enumerate(keys) if not self._store.check([key])]
-                time.sleep(_GRACE)  # the store may be this process's: the others ask it too
-                raise _native.Error(f"rank {me}: drain() after {steps} steps: rank {', '.join(map(str, absent))} did not come within "
-                                    f"{self._timeout:g} s; all ranks must take the same number of steps and then drain")
-            time.sleep(_GLANCE)
-        taken = [int(self._store.get(key)) for key in keys]
-        if len(set(taken)) > 1:
-            other = next(rank for rank, count in enumerate(taken) if count != steps)
-            raise _native.Error(f"rank {me}: drain() after {steps} steps, rank {other} has taken {taken[other]}: all ranks must take the same "
-                                "number. A GradScaler that skips steps must be given to attach(scaler=...)")

@@ -20,7 +20,7 @@ def flat_of(tensors: list[torch.Tensor]) -> torch.Tensor:
 
 def put_back(flat: torch.Tensor, tensors: list[torch.Tensor]) -> None:
     with torch.no_grad():
-        for tensor, part in zip(tensors, flat.split([tensor.numel() for tensor in tensors])):
+        for tensor, part in zip(tensors, torch.split(flat, [tensor.numel() for tensor in tensors])):
             tensor.copy_(part.view_as(tensor))
 
 
@@ -36,12 +36,14 @@ class Moments:
             self._all = ["momentum_buffer"]
         elif isinstance(optimizer, torch.optim.Adam):  # AdamW is one
             if any(group["amsgrad"] for group in groups):
-                raise ValueError("delay: amsgrad keeps the largest second moment that this worker has seen, which is no mean; make Adam with amsgrad=False")
+                raise ValueError("delay: amsgrad keeps the largest second moment that this worker has seen, which is no mean; make Adam with "
+                                 "amsgrad=False")
             self.momentum = max(float(group["betas"][0]) for group in groups)
             self._second = "exp_avg_sq"
             self._all = ["exp_avg", "exp_avg_sq", "step"]
         else:
-            raise ValueError(f"delay: expected torch.optim.SGD, Adam or AdamW, got {type(optimizer).__name__}, whose state we do not know how to average")
+            raise ValueError(f"delay: expected torch.optim.SGD, Adam or AdamW, got {type(optimizer).__name__}, whose state we do not know how to "
+                             "average")
         strange = sum(parameter not in set(parameters) for group in groups for parameter in group["params"] if parameter.requires_grad)
         if strange:
             raise ValueError(f"delay: the optimizer has {strange} parameters that the model has not; they would drift apart. Give attach() the "
@@ -54,11 +56,12 @@ class Moments:
             return
         way = 'correction="soft:book=b", which leaves in this worker\'s moments what was not sent yet' if scheme in _SPARSE else \
             'dense or bf16, or dgc or topk with correction="soft:book=b"'
-        raise ValueError(f"delay: {type(self._optimizer).__name__} divides by second moments, which travel by scheme '{text}' too and would lack what "
-                         f"it holds back or rounds away; take {way}. SGD takes any scheme")
+        raise ValueError(f"delay: {type(self._optimizer).__name__} divides by second moments, which travel by scheme '{text}' too and would lack "
+                         f"what it holds back or rounds away; take {way}. SGD takes any scheme")
 
     def _state(self, parameter: torch.Tensor) -> dict[str, Any]:
-        return self._optimizer.state.get(parameter, {})
+        state: dict[str, Any] = self._optimizer.state.get(parameter, {})
+        return state
 
     def now(self) -> list[Optional[torch.Tensor]]:
         """By parameter, None where there is none yet (its gradient never came); empty for SGD."""

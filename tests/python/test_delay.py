@@ -1,5 +1,6 @@
 """test_delay: delayed averaging from Python: one anchor everywhere, exact resume with messages under way, and what does not fit together."""
 # SPDX-License-Identifier: Apache-2.0
+import contextlib
 import copy
 import os
 import signal
@@ -97,17 +98,24 @@ def test_without_delay_it_is_fedavg_and_synchronous_training():
 
 
 def wrapped(rank, world):
-    """DDP's own exchange is off: the same bits as the plain module, also with accumulation and BatchNorm, whose statistics stay each worker's."""
+    """DDP's own exchange is off: the same bits as the plain module, also with accumulation, closures and BatchNorm, whose statistics
+    stay each worker's."""
     results = []
     for ddp in (False, True):
         torch.manual_seed(rank)  # rank 0's weights count
         module = torch.nn.Sequential(torch.nn.Linear(20, 16), torch.nn.BatchNorm1d(16), torch.nn.Linear(16, 10))
         model, optimizer, link = attached(ddp=ddp, model=module, delay=3, scheme="topk", density=0.1)
         for step in range(8):
-            optimizer.zero_grad()
-            (loss_of(model, rank, 2 * step) / 2).backward()
-            (loss_of(model, rank, 2 * step + 1) / 2).backward()
-            optimizer.step()
+            def closure():
+                optimizer.zero_grad()
+                with model.no_sync() if ddp else contextlib.nullcontext():
+                    (loss_of(model, rank, 2 * step) / 2).backward()
+                (loss_of(model, rank, 2 * step + 1) / 2).backward()
+
+            if ddp:
+                optimizer.step(closure)
+            else:
+                closure(), optimizer.step()
         own = module[1].running_mean.clone()
         assert not same_everywhere(own)
         with link.anchor():
@@ -190,7 +198,8 @@ def resumes(rank, world, form, options):
     link.drain(), other_link.drain()
     assert torch.equal(weights(other), weights(model))
 
-    for change, part in (({"delay": 3}, "'delay': '3'"), ({"scheme": "topk:density=0.2"}, "density=0.2"), ({"correction": "ledger:book=b"}, "ledger")):
+    for change, part in (({"delay": 3}, "'delay': '3'"), ({"scheme": "topk:density=0.2"}, "density=0.2"),
+                         ({"correction": "ledger:book=b"}, "ledger")):
         third = net()
         third_link = thinwire.attach(third, FORMS[form](third), **{**options, **change})
         with pytest.raises(ValueError, match=part):
@@ -329,7 +338,8 @@ def refusals(rank, world):
     refused("rate=", correction="ledger:rate=0.5")
     refused("auto:MOST", delay="auto:0")
     refused("auto:MOST", delay=-1)
-    refused("local", local_steps=0)
+    refused("local_steps=0", local_steps=0)
+    refused("local_steps=-2", local_steps=-2)
     refused("book=b", scheme="bf16", correction="ledger:book=b")
     refused("exchange=", "delay=", exchange="split")
     refused("fuse_mb=", "delay=", fuse_mb=1)
@@ -359,6 +369,11 @@ def refusals(rank, world):
     with pytest.raises(RuntimeError, match="turned it on again"):
         train(ddp, optimizer, rank, [0])
     assert torch.equal(before, weights(model)) and link.report()["steps"] == 0
+    ddp.require_backward_grad_sync = False
+    train(ddp, optimizer, rank, range(8))  # one worker meets nobody
+    link.detach()
+    with pytest.raises(thinwire.Error, match="detach"):
+        link.state_dict()
 
 
 def test_wrong_combinations_are_refused():

@@ -66,7 +66,9 @@ void DelayedLink::give(const Moments& moments) {
 void DelayedLink::leave_anchor(const char* what) const {
   if (shown_)
     fail("rank ", group_->rank(), ": ", what,
-         " while the model holds the anchor; leave `with link.anchor():` first");
+         " while the model holds the anchor; leave `with link.anchor():` first, or attach anew "
+         "after "
+         "detach()");
 }
 
 bool DelayedLink::finite() {
