@@ -84,23 +84,23 @@ def contender(name, make, bucket_mb):
     return ddp, optimizer, link
 
 
-def step(one, loss_of):
+def train(one, loss_of):
     ddp, optimizer, _ = one
-    begin = time.perf_counter()
     optimizer.zero_grad()
     loss_of(ddp).backward()
     optimizer.step()
-    return time.perf_counter() - begin
 
 
-def take_turns(field, loss_of, steps):
+def take_turns(field, step, steps):
     """The seconds of each one's steps."""
     names, seconds = list(field), {name: [] for name in field}
     dist.barrier()
     for turn in range(steps):
         first = turn % len(names)
         for name in names[first:] + names[:first]:
-            seconds[name].append(step(field[name], loss_of))
+            begin = time.perf_counter()
+            step(field[name])
+            seconds[name].append(time.perf_counter() - begin)
     return seconds
 
 
@@ -112,8 +112,8 @@ def work(rank, options, port):
     # PyTorch's PowerSGD hook over Gloo aborts with several buckets (docs/design.md): one for all.
     bucket_mb = 1000 if any("powersgd" in name for name in options.contenders) else 25
     field = {name: contender(name, make, bucket_mb) for name in options.contenders}
-    take_turns(field, loss_of, 4)
-    rounds = [take_turns(field, loss_of, options.steps) for _ in range(options.rounds)]
+    take_turns(field, lambda one: train(one, loss_of), 4)
+    rounds = [take_turns(field, lambda one: train(one, loss_of), options.steps) for _ in range(options.rounds)]
     if rank == 0:
         show(options, rounds)
     dist.barrier()
@@ -125,20 +125,33 @@ def fastest(rounds, name):
     return statistics.mean(every[: max(1, len(every) // 20)])
 
 
-def show(options, rounds):
-    base, rows = options.contenders[0], []
-    print(f"{options.model}, {options.workers} workers over Gloo, {options.rounds} rounds of {options.steps} steps; ratio to {base}")
-    for name in options.contenders:
+def measured(names, rounds):
+    """A row for each, against the first."""
+    rows = []
+    for name in names:
         medians = [statistics.median(one[name]) for one in rounds]
-        ratios = [mine / statistics.median(one[base]) for mine, one in zip(medians, rounds)]
+        ratios = [mine / statistics.median(one[names[0]]) for mine, one in zip(medians, rounds)]
         low, middle, high = statistics.quantiles(ratios, n=4) if len(ratios) > 1 else ratios * 3
-        best = fastest(rounds, name) / fastest(rounds, base)
         rows.append({"contender": name, "seconds_per_step": statistics.median(medians), "ratio": middle, "ratio_low": low, "ratio_high": high,
-                     "ratio_of_fastest": best})
-        print(f"  {name:28} {1e3 * rows[-1]['seconds_per_step']:9.3f} ms   x{middle:6.3f}  ({low:.3f} to {high:.3f})   fastest x{best:6.3f}")
+                     "ratio_of_fastest": fastest(rounds, name) / fastest(rounds, names[0])})
+    return rows
+
+
+def show(options, rounds):
+    rows = measured(options.contenders, rounds)
+    print(f"{options.model}, {options.workers} workers over Gloo, {options.rounds} rounds of {options.steps} steps; ratio to {options.contenders[0]}")
+    for row in rows:
+        print(f"  {row['contender']:28} {1e3 * row['seconds_per_step']:9.3f} ms   x{row['ratio']:6.3f}  ({row['ratio_low']:.3f} to "
+              f"{row['ratio_high']:.3f})   fastest x{row['ratio_of_fastest']:6.3f}")
     if options.json:
         with open(options.json, "w") as file:
             json.dump({"model": options.model, "workers": options.workers, "torch": torch.__version__, "rows": rows}, file, indent=1)
+
+
+def free_port():
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]
 
 
 def main():
@@ -154,10 +167,7 @@ def main():
     options.contenders = options.contenders or (
         ["plain", "thinwire dense"] if options.model == "mlp" else
         ["plain", "thinwire dense", "torch fp16", "thinwire fp16", "torch powersgd:rank=2", "thinwire powersgd:rank=2", "thinwire dgc"])
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
-    torch.multiprocessing.spawn(work, (options, port), options.workers)
+    torch.multiprocessing.spawn(work, (options, free_port()), options.workers)
 
 
 if __name__ == "__main__":
