@@ -5,7 +5,8 @@
 
 All contenders live in the same workers, each with a model of its own, and take single steps in turn, each first as often as the
 others, so that whatever else the machine does meets them alike. A round's medians give a ratio to the first contender; printed are the
-rounds' median and quartiles, and the ratio of the fastest twentieths of all steps, which other programs disturb least.
+rounds' median and quartiles. Where other programs run too, two more ratios help: of the fastest twentieths of all steps, and of the
+processor time of rank 0, all threads, which does not see the waiting.
 """
 # SPDX-License-Identifier: Apache-2.0
 import argparse
@@ -69,10 +70,10 @@ def problem(name, rank):
     return Shapes, lambda model: model(scale).sum()
 
 
-def contender(name, make, bucket_mb):
+def contender(name, make, bucket_mb, **ddp_options):
     torch.manual_seed(0)
     model = make()
-    ddp = DistributedDataParallel(model, bucket_cap_mb=bucket_mb)
+    ddp = DistributedDataParallel(model, bucket_cap_mb=bucket_mb, **ddp_options)
     optimizer = torch.optim.SGD(model.parameters(), lr=1e-4, momentum=0.9)
     kind, _, text = name.partition(" ")
     link = thinwire.attach(ddp, optimizer, scheme=text, check_every=0) if kind == "thinwire" else None
@@ -92,16 +93,16 @@ def train(one, loss_of):
 
 
 def take_turns(field, step, steps):
-    """The seconds of each one's steps."""
-    names, seconds = list(field), {name: [] for name in field}
+    """The steps of each: (seconds, seconds of processor time)."""
+    names, taken = list(field), {name: [] for name in field}
     dist.barrier()
     for turn in range(steps):
         first = turn % len(names)
         for name in names[first:] + names[:first]:
-            begin = time.perf_counter()
+            begin, used = time.perf_counter(), time.process_time()
             step(field[name])
-            seconds[name].append(time.perf_counter() - begin)
-    return seconds
+            taken[name].append((time.perf_counter() - begin, time.process_time() - used))
+    return taken
 
 
 def work(rank, options, port):
@@ -120,29 +121,34 @@ def work(rank, options, port):
     dist.destroy_process_group()
 
 
-def fastest(rounds, name):
-    every = sorted(second for one in rounds for second in one[name])
-    return statistics.mean(every[: max(1, len(every) // 20)])
+def fastest(steps):
+    return statistics.mean(sorted(steps)[: max(1, len(steps) // 20)])
 
 
 def measured(names, rounds):
     """A row for each, against the first."""
     rows = []
     for name in names:
-        medians = [statistics.median(one[name]) for one in rounds]
-        ratios = [mine / statistics.median(one[names[0]]) for mine, one in zip(medians, rounds)]
+        medians, base = ([statistics.median(wall for wall, _ in one[who]) for one in rounds] for who in (name, names[0]))
+        ratios = [mine / theirs for mine, theirs in zip(medians, base)]
         low, middle, high = statistics.quantiles(ratios, n=4) if len(ratios) > 1 else ratios * 3
+        (walls, cpus), (base_walls, base_cpus) = (zip(*[step for one in rounds for step in one[who]]) for who in (name, names[0]))
         rows.append({"contender": name, "seconds_per_step": statistics.median(medians), "ratio": middle, "ratio_low": low, "ratio_high": high,
-                     "ratio_of_fastest": fastest(rounds, name) / fastest(rounds, names[0])})
+                     "ratio_of_fastest": fastest(walls) / fastest(base_walls), "cpu_seconds_per_step": statistics.median(cpus),
+                     "cpu_ratio": statistics.median(cpus) / statistics.median(base_cpus)})
     return rows
+
+
+def text_of(row):
+    return (f"x{row['ratio']:6.3f}  ({row['ratio_low']:.3f} to {row['ratio_high']:.3f})   fastest x{row['ratio_of_fastest']:6.3f}   "
+            f"processor x{row['cpu_ratio']:6.3f}")
 
 
 def show(options, rounds):
     rows = measured(options.contenders, rounds)
     print(f"{options.model}, {options.workers} workers over Gloo, {options.rounds} rounds of {options.steps} steps; ratio to {options.contenders[0]}")
     for row in rows:
-        print(f"  {row['contender']:28} {1e3 * row['seconds_per_step']:9.3f} ms   x{row['ratio']:6.3f}  ({row['ratio_low']:.3f} to "
-              f"{row['ratio_high']:.3f})   fastest x{row['ratio_of_fastest']:6.3f}")
+        print(f"  {row['contender']:28} {1e3 * row['seconds_per_step']:9.3f} ms   {text_of(row)}")
     if options.json:
         with open(options.json, "w") as file:
             json.dump({"model": options.model, "workers": options.workers, "torch": torch.__version__, "rows": rows}, file, indent=1)
