@@ -52,7 +52,7 @@ def resume(files, model, optimizer, link):
 
 def die(victim):
     if victim == "node":
-        os.kill(os.getppid(), signal.SIGKILL)  # torchrun's agent, and with it the node's other workers
+        os.kill(os.getppid(), signal.SIGKILL)  # torchrun's agent; the node's other worker ends by itself, with an error that names us
     os.kill(os.getpid(), signal.SIGKILL)
 
 
@@ -132,8 +132,11 @@ def test_torchrun_goes_on_without_a_lost_node(tmp_path):
     agents = [torchrun(tmp_path, node, "--nnodes", "1:2", "--nproc-per-node", "2", "--rdzv-backend", "c10d", "--rdzv-id", "elastic",
                        "--rdzv-endpoint", endpoint, "--rdzv-conf", f"is_host={int(node == 0)},last_call_timeout=3,keep_alive_interval=1,"
                        "keep_alive_max_attempt=6", "--local-addr", "127.0.0.1", __file__, str(tmp_path), "4", "node") for node in range(2)]
-    wait(agents[0], tmp_path, 0)
-    assert agents[1].wait(1) == -signal.SIGKILL
+    try:
+        wait(agents[0], tmp_path, 0)
+        assert agents[1].wait(1) == -signal.SIGKILL
+    finally:
+        agents[1].terminate()
     files = files_of(tmp_path)
     expected, found = sums([file["thinwire"]["entries"] for file in files]), sums([torch.load(tmp_path / f"loaded.{rank}") for rank in range(2)])
     assert len(files) == 4 and expected.keys() == found.keys() and any(value.abs().sum() > 0 for value in expected.values())
