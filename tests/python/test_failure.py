@@ -35,7 +35,7 @@ def fates(world, victim):
     found, per_batch = {}, AT_ONCE // world
     for first in range(0, len(SCHEMES), per_batch):
         jobs = {scheme: Job(world, dies, scheme, victim) for scheme in SCHEMES[first:first + per_batch]}
-        found.update({scheme: job.outcomes(60) for scheme, job in jobs.items()})
+        found.update({scheme: job.outcomes(120) for scheme, job in jobs.items()})
     return found
 
 
@@ -56,4 +56,4 @@ def test_a_killed_rank_is_named(world, victim, scheme):
 
 
 def test_the_holder_of_the_store_is_named():
-    check(Job(3, dies, "dgc", 0).outcomes(60), 0)
+    check(Job(3, dies, "dgc", 0).outcomes(120), 0)
