@@ -59,17 +59,26 @@ class Reports:
         self._callbacks.append((max(1, every), callback))
 
     def log_to(self, writer: Any, every: int = 10, prefix: str = "thinwire") -> None:
-        """Writes scalars to a TensorBoard writer (or anything with add_scalar); a path makes one, if tensorboard is installed."""
-        if isinstance(writer, str):
+        """Writes scalars to a TensorBoard writer (or anything with add_scalar), on every rank that calls it. A path makes one, if
+        tensorboard is installed, on rank 0 of the group only: one folder is one curve."""
+        path = writer if isinstance(writer, str) else None
+        if path is not None:
             try:
                 from torch.utils.tensorboard import SummaryWriter
             except ImportError as error:
                 raise ImportError("log_to: writing to a path needs the package tensorboard; install it, or give a writer") from error
-            writer = SummaryWriter(writer)
+            writer = None
 
         def write(report: dict[str, Any]) -> None:
+            nonlocal writer
+            if path is not None and writer is None:
+                if self._group is None or self._group.rank() != 0:
+                    return
+                writer = SummaryWriter(path)
             for key in ("ratio", "payload_bytes", "sent_bytes", "encode_seconds", "wait_seconds", "decode_seconds", "skipped"):
                 writer.add_scalar(f"{prefix}/{key}", float(report[key]), report["step"])
+            if path is not None:
+                writer.flush()  # nobody else can, should the training die
 
         self.on_step(write, every)
 
