@@ -210,60 +210,6 @@ inline void law_conservation(Group& group, Config config, Shape shape, int steps
   EXPECT_LT(largest_residual, 0.5 * static_cast<double>(steps) * largest_gradient) << config.str();
 }
 
-// Law: a configuration whose draws make it right on average is. The same gradient again and again,
-// with fresh draws each step: every element's mean must lie within its own standard error. Where a
-// draw comes up too rarely to tell that error (a small element of a coarse quantiser), elements are
-// judged together: an element x that is drawn from values up to m has at most the variance |x| m.
-inline void law_unbiased(Group& group, const Config& config, Shape shape, int steps,
-                         const ExchangeKind& kind = {}) {
-  if (!right_on_average(config) || keeps_residual(config)) return;
-  const std::vector<Bucket> buckets = {Bucket{0, {{"a", 0, 300, {20, 15}}, {"b", 300, 41, {}}}}};
-  Exchange exchange(group, buckets, config, {.kind = kind});
-  const std::size_t count = buckets[0].elements();
-  // Every rank has the first one's gradient times a power of two, so that an element's draws are as
-  // rare on all of them. Else a rare one could hide behind the others' frequent ones, which alone
-  // make the error that is seen.
-  auto mine = gradient(shape, count, 11);
-  for (float& value : mine) value = std::ldexp(value, group.rank());
-  std::vector<double> sum(count), squares(count);
-  std::vector<float> first;
-  std::vector<int> moved(count);  // draws that differ from the first
-  double largest = 0;
-  for (int step = 0; step < steps; ++step) {
-    Model model = {mine};
-    ASSERT_FALSE(take_step(exchange, model, 0).skipped);
-    if (step == 0) first = model[0];
-    for (std::size_t i = 0; i < count; ++i) {
-      const double value = model[0][i];
-      sum[i] += value;
-      squares[i] += value * value;
-      moved[i] += model[0][i] != first[i] ? 1 : 0;
-      largest = std::max(largest, std::abs(value));
-    }
-  }
-  const int workers = kind.workers(group.size());
-  std::vector<float> truth = group.rank() < workers ? mine : std::vector<float>(count);
-  group.all_reduce(std::as_writable_bytes(std::span(truth)), DType::f32, ReduceOp::sum, {}).wait();
-  const double scale = norm(mine) / std::sqrt(static_cast<double>(count));
-  double squared_scores = 0, judged = 0, rare_error = 0, rare_variance = 0;
-  for (std::size_t i = 0; i < count; ++i) {
-    const double expected = static_cast<double>(truth[i]) / workers, mean = sum[i] / steps;
-    if (std::min(moved[i], steps - moved[i]) < 25) {
-      rare_error += expected < 0 ? expected - mean : mean - expected;
-      rare_variance += std::abs(expected) * largest / steps;
-      continue;
-    }
-    const double variance = std::max(0.0, squares[i] / steps - mean * mean);
-    const double error = std::sqrt(variance / steps) + 1e-6 * scale;
-    const double score = (mean - expected) / error;
-    ASSERT_LT(std::abs(score), 5.5) << config.str() << " element " << i;
-    squared_scores += score * score;
-    ++judged;
-  }
-  EXPECT_LT(squared_scores, 1.6 * judged + 10) << config.str();
-  EXPECT_LT(std::abs(rare_error), 5 * std::sqrt(rare_variance) + 1e-6 * scale) << config.str();
-}
-
 // Law: stop, save, load into a new exchange, go on: the same bits as without the stop.
 inline void law_resume(Group& group, const Config& config, const ExchangeKind& kind = {}) {
   const auto buckets = awkward_buckets();

@@ -10,6 +10,7 @@
 #include "apps/verb.h"
 #include "thinwire/compress/registry.h"
 #include "thinwire/core/error.h"
+#include "thinwire/delay/fit.h"
 
 namespace thinwire::train {
 namespace {
@@ -243,6 +244,16 @@ void check_delay(Settings& s) {
   s.delayed = options;
 }
 
+// After check_scheme(), which may have taken the scheme's momentum out.
+void check_late(const Settings& s) {
+  if (!s.delayed) return;
+  try {
+    check_fit(*s.delayed, s.config);
+  } catch (const Error& error) {
+    throw BadInput(std::string("--scheme, --delay: ") + error.what());
+  }
+}
+
 void check_exchange(Settings& s) {
   try {
     s.meeting = ExchangeKind::parse(s.exchange);
@@ -304,6 +315,7 @@ void describe_step(CLI::App& verb, Settings& settings) {
 void check(Settings& s) {
   check_delay(s);
   check_scheme(s);
+  check_late(s);
   check_optimizer(s);
   check_exchange(s);
   try {

@@ -1,6 +1,7 @@
 // laws_test.cc: every scheme of the registry under every law, on the local engine.
 // SPDX-License-Identifier: Apache-2.0
 #include "tests/laws.h"
+#include "tests/unbiased.h"
 
 namespace thinwire {
 namespace {

@@ -7,6 +7,7 @@
 
 #include "tests/exchange/forwarding.h"
 #include "tests/laws.h"
+#include "tests/unbiased.h"
 #include "thinwire/exchange/stripes.h"
 
 namespace thinwire {

@@ -36,10 +36,10 @@ def train(flags, env=None):
         return json.load(file)
 
 
-def refused(flags, *parts, code=2):
+def refused(flags, *parts):
     done = subprocess.run(command(flags), env=CLEAN, capture_output=True, text=True, timeout=60)
-    if done.returncode != code:
-        fail(f"{flags}: expected code {code}, got {done.returncode}: {done.stdout}{done.stderr}")
+    if done.returncode != 2:
+        fail(f"{flags}: expected code 2, got {done.returncode}: {done.stdout}{done.stderr}")
     if not done.stderr.startswith("thinwire: "):
         fail(f"{flags}: expected one sentence, got: {done.stderr}")
     for part in parts:
@@ -224,8 +224,8 @@ def case_delays():
     refused(f"{base} --delay 4 --correction sometimes", "--correction", "soft, ledger, published, pull or none")
     refused(f"{base} --delay 4 --exchange split --scheme dgc", "--exchange split", "clash")
     refused(f"{base} --delay 4 --correction published --optimizer adam --lr 0.001".replace("--lr 0.05", ""), "--optimizer sgd")
-    refused(f"{base} --delay 4 --scheme signum", "signum", "vote", code=1)
-    refused(f"{base} --delay 4 --scheme powersgd", "only one message", code=1)
+    refused(f"{base} --delay 4 --scheme signum", "signum", "vote")
+    refused(f"{base} --delay 4 --scheme powersgd", "only one message")
     for number in (signal.SIGKILL, signal.SIGSTOP):
         job = Running("--timeout 3 --delay 10 --lr 0.01")
         os.kill(job.workers[2], number)

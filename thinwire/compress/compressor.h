@@ -72,6 +72,10 @@ class Compressor {
 
   virtual int rounds() const { return 1; }
 
+  // True when a step must have been decoded before the next is encoded. Otherwise several steps may
+  // be under way; they are decoded in the order in which they were encoded.
+  virtual bool in_turn() const { return rounds() > 1; }
+
   // True when encode() needs the norm of the whole gradient (global clipping). The exchange then
   // waits for all buckets before it encodes the first: exact, but without overlap.
   virtual bool needs_norm() const { return false; }

@@ -85,6 +85,7 @@ class CscCompressor final : public Compressor {
         norms_(grid_.count()) {}
 
   int rounds() const override { return settings_.previous ? 1 : 2; }
+  bool in_turn() const override { return true; }
 
   Leg leg(std::uint64_t step, int round) const override {
     const std::size_t norms = norms_as_.bytes(grid_.count()), chunks = chunk_bytes(step);

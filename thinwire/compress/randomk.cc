@@ -10,6 +10,7 @@
 #include <cmath>
 #include <cstring>
 #include <limits>
+#include <optional>
 
 #include "thinwire/compress/coded.h"
 #include "thinwire/compress/schemes.h"
@@ -78,8 +79,9 @@ class RandomkCompressor final : public Compressor {
     return out.size();
   }
 
-  Status decode(const Turn&, const Inbox& inbox, TensorView average) override {
+  Status decode(const Turn& turn, const Inbox& inbox, TensorView average) override {
     require_f32_cpu(average, bucket_.elements(), who_);
+    draw(turn.step);  // later steps may have been encoded meanwhile
     if (!values_.read(inbox.data, received_))
       return {Code::skipped, "a rank's gradient was not finite"};
     grid_.scatter(received_.data(), picks_, average.f32().data());
@@ -94,6 +96,8 @@ class RandomkCompressor final : public Compressor {
   std::size_t stratum(std::size_t i) const { return grid_.count() * i / picks_.size(); }
 
   void draw(std::uint64_t step) {
+    if (drawn_ == step) return;
+    drawn_ = step;
     const std::uint64_t stream = random_at(random_at(settings_.seed, step), bucket_.id);
     for (std::size_t i = 0; i < picks_.size(); ++i) {
       const std::size_t from = stratum(i), length = stratum(i + 1) - from;
@@ -119,7 +123,8 @@ class RandomkCompressor final : public Compressor {
   std::string who_;  // "rank 1, bucket 3", for errors
   ChunkMemory memory_;
   std::vector<double> sums_;
-  std::vector<std::uint32_t> picks_;  // of the step
+  std::optional<std::uint64_t> drawn_;
+  std::vector<std::uint32_t> picks_;  // of that step
   std::vector<float> received_;       // values of the step, as they travel
 };
 

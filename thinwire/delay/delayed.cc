@@ -6,9 +6,9 @@
 #include <cmath>
 #include <utility>
 
-#include "thinwire/compress/registry.h"
 #include "thinwire/core/crc32c.h"
 #include "thinwire/core/error.h"
+#include "thinwire/delay/fit.h"
 
 namespace thinwire {
 namespace {
@@ -29,24 +29,6 @@ std::vector<Bucket> with_moments(std::vector<Bucket> buckets, bool moments) {
   return buckets;
 }
 
-void check_scheme(const Config& config, const DelayOptions& options) {
-  if (config.scheme == "signum")
-    fail(
-        "delay: scheme signum gives the sign of a vote, not a mean of updates; take another "
-        "scheme");
-  const auto momentum = config.options.find("momentum");
-  const bool without = momentum != config.options.end() && number_in(momentum->second) == 0;
-  if (keeps_momentum(config) && !without)
-    fail("delay: scheme ", config.str(),
-         " accumulates momentum itself, but the updates that travel have the optimizer's already; "
-         "give it momentum=0, or take another scheme");
-  if (options.book_b && config.scheme != "dense" && !keeps_residual(config))
-    fail(
-        "delay: book=b leaves what was not sent in the worker's own model until it is sent, and "
-        "scheme ",
-        config.str(), " forgets it; take book=a, or a scheme with a residual");
-}
-
 }  // namespace
 
 DelayedAverage::DelayedAverage(Group& group, const std::vector<Bucket>& buckets,
@@ -60,7 +42,7 @@ DelayedAverage::DelayedAverage(Group& group, const std::vector<Bucket>& buckets,
       replay_(std::move(replay)),
       delay_(options.delay) {
   options.check();
-  check_scheme(config, options);
+  check_scheme(options, config);
   if (weights.size() != buckets.size() || (!moments.empty() && moments.size() != buckets.size()))
     fail("delay: expected ", buckets.size(), " arrays, got ", weights.size(), " of weights and ",
          moments.size(), " of moments");

@@ -11,6 +11,7 @@
 
 #include "thinwire/compress/registry.h"
 #include "thinwire/core/error.h"
+#include "thinwire/delay/fit.h"
 #include "thinwire/exchange/agreement.h"
 #include "thinwire/kernels/norm.h"
 
@@ -41,11 +42,7 @@ class Rounds::Engine {
     for (const Bucket& bucket : buckets) {
       Lane lane{bucket, make_compressor(config, bucket, site), nullptr};
       if (own) lane.reader = make_compressor(config, bucket, reader);
-      if (depth > 1 && lane.compressor->rounds() > 1)
-        fail("delay: scheme ", config.str(), " needs ", lane.compressor->rounds(),
-             " collectives for a message, each with the result of the one before, so that only one "
-             "message can be under way: take at least as many local steps as the delay has, or "
-             "another scheme");
+      check_depth(config, *lane.compressor, depth);
       several_legs_ = several_legs_ || lane.compressor->rounds() > 1;
       lanes_.push_back(std::move(lane));
     }

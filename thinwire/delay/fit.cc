@@ -1,0 +1,42 @@
+// fit.cc: what schemes and delayed averaging ask of each other.
+// SPDX-License-Identifier: Apache-2.0
+#include "thinwire/delay/fit.h"
+
+#include "thinwire/compress/registry.h"
+#include "thinwire/core/error.h"
+
+namespace thinwire {
+
+void check_scheme(const DelayOptions& options, const Config& config) {
+  if (config.scheme == "signum")
+    fail(
+        "delay: scheme signum gives the sign of a vote, not a mean of updates; take another "
+        "scheme");
+  const auto momentum = config.options.find("momentum");
+  const bool without = momentum != config.options.end() && number_in(momentum->second) == 0;
+  if (keeps_momentum(config) && !without)
+    fail("delay: scheme ", config.str(),
+         " accumulates momentum itself, but the updates that travel have the optimizer's already; "
+         "give it momentum=0, or take another scheme");
+  if (options.book_b && config.scheme != "dense" && !keeps_residual(config))
+    fail(
+        "delay: book=b leaves what was not sent in the worker's own model until it is sent, and "
+        "scheme ",
+        config.str(), " forgets it; take book=a, or a scheme with a residual");
+}
+
+void check_depth(const Config& config, const Compressor& compressor, std::uint64_t depth) {
+  if (depth > 1 && compressor.in_turn())
+    fail("delay: scheme ", config.str(),
+         " makes a collective from the result of the one before, so that only one message can be "
+         "under way: take at least as many local steps as the delay has, or another scheme");
+}
+
+void check_fit(const DelayOptions& options, const Config& config) {
+  check_scheme(options, config);
+  const std::size_t rows = 2048, cols = 1024;  // large enough for powersgd's factors of any rank
+  const Bucket bucket{0, {{"probe", 0, rows * cols, {rows, cols}}}};
+  check_depth(config, *make_compressor(config, bucket, {0, 1}), options.rounds_in_flight());
+}
+
+}  // namespace thinwire
