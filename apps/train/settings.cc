@@ -248,7 +248,7 @@ void check_delay(Settings& s) {
 void check_late(const Settings& s) {
   if (!s.delayed) return;
   try {
-    check_fit(*s.delayed, s.config);
+    check_fit(*s.delayed, s.config, s.optimizer != "sgd");
   } catch (const Error& error) {
     throw BadInput(std::string("--scheme, --delay: ") + error.what());
   }

@@ -73,7 +73,7 @@ class DelayedLink(Reports):
         self._text = scheme_for(scheme, options)
         self._settings: dict[str, Any] = {"delay": str(delay), "local_steps": local_steps, "correction": correction}
         self._moments = Moments(optimizer, [parameter for bucket in self._cut for _, parameter in bucket])
-        self._moments.check_fit(self._text, correction)
+        _native.check_late(self._text, correction, self._moments.travel)
         self._group: dist.ProcessGroup = self._group_of(process_group)
         self._timeout = _wires.timeout_of(self._group, timeout)
         self._link = self._connect(check_every)

@@ -6,12 +6,6 @@ from typing import Any, Callable, Optional
 
 import torch
 
-from . import _native
-
-# What trained in our runs (docs/delay.md); int8, onebit, fp16 and powersgd diverged, the rest was not tried.
-_FAITHFUL = ("dense", "bf16")
-_SPARSE = ("dgc", "topk")  # with book=b
-
 Average = Callable[[torch.Tensor], None]  # of a flat tensor of float32, in place, over the workers
 
 
@@ -51,15 +45,10 @@ class Moments:
             raise ValueError(f"delay: the optimizer has {strange} parameters that the model has not; they would drift apart. Give attach() the "
                              "module that holds them all")
 
-    def check_fit(self, text: str, correction: str) -> None:
-        """A second moment that lacks what a scheme held back is near 0 where steps divide by it: they would explode."""
-        scheme, book = _native.parse(text)[0], _native.parse(correction)[1].get("book", "a")
-        if self._second is None or scheme in _FAITHFUL or (scheme in _SPARSE and book == "b"):
-            return
-        way = 'correction="soft:book=b", which leaves in this worker\'s moments what was not sent yet' if scheme in _SPARSE else \
-            'dense or bf16, or dgc or topk with correction="soft:book=b"'
-        raise ValueError(f"delay: {type(self._optimizer).__name__} divides by second moments, which travel by scheme '{text}' too and would lack "
-                         f"what it holds back or rounds away; take {way}. SGD takes any scheme")
+    @property
+    def travel(self) -> bool:
+        """Whether there are second moments to average."""
+        return self._second is not None
 
     def _state(self, parameter: torch.Tensor) -> dict[str, Any]:
         state: dict[str, Any] = self._optimizer.state.get(parameter, {})

@@ -45,7 +45,7 @@ TEST(Fit, StepsUnderWayTogetherAreThoseOneByOne) {
     const auto make = [&] { return make_compressor(config, bucket, {0, 1}); };
     const auto one_by_one = make(), together = make();
     if (together->in_turn()) {
-      EXPECT_NE(error_of([&] { check_depth(config, *together, 2); }), "") << config.str();
+      EXPECT_NE(error_of([&] { check_turns(config, *together, 2, false); }), "") << config.str();
       continue;
     }
     std::vector<std::vector<float>> expected;
@@ -64,7 +64,7 @@ std::string clash(const char* scheme, std::uint64_t delay, std::uint64_t local_s
   DelayOptions options;
   options.delay = delay;
   options.local_steps = local_steps;
-  return error_of([&] { check_fit(options, Config::parse(scheme)); });
+  return error_of([&] { check_fit(options, Config::parse(scheme), false); });
 }
 
 TEST(Fit, IsKnownBeforeThereIsAModel) {
@@ -78,6 +78,20 @@ TEST(Fit, IsKnownBeforeThereIsAModel) {
   }
   for (const char* scheme : {"dense", "topk", "qsgd", "randomk:momentum=0"})
     EXPECT_EQ(clash(scheme, 5, 1), "") << scheme;
+}
+
+TEST(Fit, BooksAndMoments) {
+  const auto clash = [](const char* correction, const char* scheme, bool moments) {
+    DelayOptions options;
+    options.parse_correction(correction);
+    return error_of([&] { check_fit(options, Config::parse(scheme), moments); });
+  };
+  EXPECT_NE(clash("soft:book=b", "powersgd", false).find("book=a"), std::string::npos);
+  EXPECT_NE(clash("soft:book=b", "qsgd", false).find("residual"), std::string::npos);
+  for (const char* scheme : {"int8", "topk", "fp16"})
+    EXPECT_NE(clash("soft", scheme, true).find("second moments"), std::string::npos) << scheme;
+  EXPECT_EQ(clash("soft", "bf16", true) + clash("soft:book=b", "topk", true), "");
+  EXPECT_EQ(clash("soft", "int8", false), "");
 }
 
 }  // namespace

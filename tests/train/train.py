@@ -223,6 +223,7 @@ def case_delays():
     refused(f"{base} --delay soon", "--delay", "auto:MOST")
     refused(f"{base} --delay 4 --correction sometimes", "--correction", "soft, ledger, published, pull or none")
     refused(f"{base} --delay 4 --exchange split --scheme dgc", "--exchange split", "clash")
+    refused(f"{base} --delay 4 --scheme int8 --optimizer adam --lr 0.001".replace("--lr 0.05", ""), "second moments", "SGD")
     refused(f"{base} --delay 4 --correction published --optimizer adam --lr 0.001".replace("--lr 0.05", ""), "--optimizer sgd")
     refused(f"{base} --delay 4 --scheme signum", "signum", "vote")
     refused(f"{base} --delay 4 --scheme powersgd", "only one message")

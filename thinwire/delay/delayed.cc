@@ -42,7 +42,7 @@ DelayedAverage::DelayedAverage(Group& group, const std::vector<Bucket>& buckets,
       replay_(std::move(replay)),
       delay_(options.delay) {
   options.check();
-  check_scheme(options, config);
+  check_scheme(options, config, !moments.empty());
   if (weights.size() != buckets.size() || (!moments.empty() && moments.size() != buckets.size()))
     fail("delay: expected ", buckets.size(), " arrays, got ", weights.size(), " of weights and ",
          moments.size(), " of moments");

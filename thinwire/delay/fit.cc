@@ -6,8 +6,18 @@
 #include "thinwire/core/error.h"
 
 namespace thinwire {
+namespace {
 
-void check_scheme(const DelayOptions& options, const Config& config) {
+// Steps divide by second moments: one that lacks what a scheme holds back or rounds away is near 0,
+// and they explode. These are the ones that trained (docs/delay.md).
+bool carries_moments(const DelayOptions& options, const std::string& scheme) {
+  if (scheme == "dense" || scheme == "bf16") return true;
+  return options.book_b && (scheme == "dgc" || scheme == "topk");
+}
+
+}  // namespace
+
+void check_scheme(const DelayOptions& options, const Config& config, bool moments) {
   if (config.scheme == "signum")
     fail(
         "delay: scheme signum gives the sign of a vote, not a mean of updates; take another "
@@ -23,20 +33,32 @@ void check_scheme(const DelayOptions& options, const Config& config) {
         "delay: book=b leaves what was not sent in the worker's own model until it is sent, and "
         "scheme ",
         config.str(), " forgets it; take book=a, or a scheme with a residual");
+  if (moments && !carries_moments(options, config.scheme))
+    fail(
+        "delay: Adam divides by second moments, which travel by scheme ", config.str(),
+        " too and would lack what it holds back or rounds away; take dense or bf16, or dgc or topk "
+        "with correction soft:book=b, which leaves in a worker's own moments what was not sent "
+        "yet; or SGD, which takes any scheme");
 }
 
-void check_depth(const Config& config, const Compressor& compressor, std::uint64_t depth) {
-  if (depth > 1 && compressor.in_turn())
+void check_turns(const Config& config, const Compressor& compressor, std::uint64_t depth,
+                 bool own) {
+  if (!compressor.in_turn()) return;
+  if (own)
+    fail("delay: book=b reads a worker's own share out of its message, but scheme ", config.str(),
+         " makes a collective from the result of the one before; take book=a, or another scheme");
+  if (depth > 1)
     fail("delay: scheme ", config.str(),
          " makes a collective from the result of the one before, so that only one message can be "
          "under way: take at least as many local steps as the delay has, or another scheme");
 }
 
-void check_fit(const DelayOptions& options, const Config& config) {
-  check_scheme(options, config);
+void check_fit(const DelayOptions& options, const Config& config, bool moments) {
+  check_scheme(options, config, moments);
   const std::size_t rows = 2048, cols = 1024;  // large enough for powersgd's factors of any rank
   const Bucket bucket{0, {{"probe", 0, rows * cols, {rows, cols}}}};
-  check_depth(config, *make_compressor(config, bucket, {0, 1}), options.rounds_in_flight());
+  check_turns(config, *make_compressor(config, bucket, {0, 1}), options.rounds_in_flight(),
+              options.book_b);
 }
 
 }  // namespace thinwire

@@ -10,15 +10,16 @@
 
 namespace thinwire {
 
-// Throws an Error that says why the scheme and delayed averaging do not go together.
-void check_scheme(const DelayOptions& options, const Config& config);
+// Throws an Error that says why the scheme and delayed averaging do not go together; with `moments`
+// those of an Adam travel alongside.
+void check_scheme(const DelayOptions& options, const Config& config, bool moments);
 
 // Throws an Error where a bucket's compressor takes steps in turn, and more than one message (`depth`)
-// is to be under way.
-void check_depth(const Config& config, const Compressor& compressor, std::uint64_t depth);
+// is to be under way, or a worker's own share to be read out of it (`own`: book b).
+void check_turns(const Config& config, const Compressor& compressor, std::uint64_t depth, bool own);
 
 // Both, before there is a model: the second is tried on a large matrix. What depends on the model's
 // own shapes is left to the first message.
-void check_fit(const DelayOptions& options, const Config& config);
+void check_fit(const DelayOptions& options, const Config& config, bool moments);
 
 }  // namespace thinwire

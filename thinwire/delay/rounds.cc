@@ -42,7 +42,7 @@ class Rounds::Engine {
     for (const Bucket& bucket : buckets) {
       Lane lane{bucket, make_compressor(config, bucket, site), nullptr};
       if (own) lane.reader = make_compressor(config, bucket, reader);
-      check_depth(config, *lane.compressor, depth);
+      check_turns(config, *lane.compressor, depth, own);
       several_legs_ = several_legs_ || lane.compressor->rounds() > 1;
       lanes_.push_back(std::move(lane));
     }

@@ -30,9 +30,9 @@ struct Round {
 
 class Rounds {
  public:
-  // At most `depth` rounds are under way at once; more than one only for schemes that do
-  // not take them in turn. `own`: hand back this worker's part too. The group must outlive this, and others may
-  // use it under hold() only.
+  // At most `depth` rounds are under way at once. `own`: hand back this worker's part too. Neither
+  // for schemes that take rounds in turn (fit.h). The group must outlive this, and others may use it
+  // under hold() only.
   Rounds(Group& group, const std::vector<Bucket>& buckets, const Config& config, std::size_t depth,
          bool own);
   ~Rounds();

@@ -5,6 +5,7 @@
 
 #include <optional>
 
+#include "thinwire/delay/fit.h"
 #include "thinwire/torch/delayed_link.h"
 
 namespace thinwire::ddp {
@@ -55,6 +56,15 @@ py::dict report_of(const DelayedLink& link) {
 }  // namespace
 
 void bind_delayed(py::module_& module) {
+  // What else clashes is found when the link is made, since it takes the number of messages.
+  module.def(
+      "check_late",
+      [](const std::string& scheme, const std::string& correction, bool moments) {
+        DelayOptions options;
+        options.parse_correction(correction);
+        check_scheme(options, config_of(scheme), moments);
+      },
+      py::arg("scheme"), py::arg("correction"), py::arg("moments"));
   py::class_<DelayedLink, std::shared_ptr<DelayedLink>>(module, "DelayedLink")
       .def(py::init(&make_delayed), py::kw_only(), py::arg("backend").none(true),
            py::arg("store").none(true), py::arg("host"), py::arg("timeout"), py::arg("cut"),
