@@ -46,7 +46,7 @@ void check_passed(const Settings& settings) {
 std::vector<Plan> plans_of(const Settings& settings) {
   if (!settings.preset.empty()) return preset_plans(settings.preset, settings.passed);
   if (!settings.methods.empty()) return method_plans(settings.methods, settings.passed);
-  if (!settings.schemes.empty()) return scheme_plans(settings.schemes);
+  if (!settings.schemes.empty()) return scheme_plans(settings.schemes, settings.passed);
   throw BadInput(
       "expected --schemes A,B,..., --methods A,B,... or --preset dgc-ablation; see `thinwire "
       "schemes` and `thinwire compare --help`");

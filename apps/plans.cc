@@ -6,6 +6,7 @@
 #include <cstdlib>
 
 #include "apps/verb.h"
+#include "thinwire/compress/registry.h"
 #include "thinwire/core/error.h"
 
 namespace thinwire::apps {
@@ -55,9 +56,28 @@ std::vector<Plan> dgc_ablation(Config options, const Words& passed) {
   return plans;
 }
 
+// Every scheme as its paper would have it run: with a warm-up where it knows one. What signum adds
+// to a weight is the learning rate, whatever the gradient: it needs one of its own.
+std::vector<Plan> all_plans(const Words& passed) {
+  std::vector<Plan> plans;
+  for (const Scheme* scheme : schemes()) {
+    Config config{scheme->name, {}};
+    if (std::any_of(scheme->options.begin(), scheme->options.end(),
+                    [](const Option& option) { return option.name == "warmup"; }))
+      config.options["warmup"] = usual_warmup(passed);
+    plans.push_back(plan(config.str(), config.str()));
+    if (scheme->name == "signum") {
+      plans.back().label += ", lr 0.001";
+      plans.back().flags = {"--lr", "0.001"};
+    }
+  }
+  return plans;
+}
+
 }  // namespace
 
-std::vector<Plan> scheme_plans(const std::string& text) {
+std::vector<Plan> scheme_plans(const std::string& text, const Words& passed) {
+  if (text == "all") return all_plans(passed);
   std::vector<Plan> plans;
   for (const Config& config : parse_schemes(text)) {
     plans.push_back(plan(config.str(), config.str()));

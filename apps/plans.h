@@ -13,15 +13,16 @@ using Words = std::vector<std::string>;
 struct Plan {
   std::string label;
   std::string scheme;
-  Words flags;         // further ones, which make the method
+  Words flags;         // further ones, each with a value, which make the method
   bool basis = false;  // the method that the others' speed-up is measured against
 
   // "scheme topk", "method dga:delay=20": for messages.
   std::string str() const { return flags.empty() ? "scheme " + scheme : "method " + label; }
 };
 
-// "dense,dgc:density=0.01,values=sign": one plan per scheme. All of these throw BadInput.
-std::vector<Plan> scheme_plans(const std::string& text);
+// "dense,dgc:density=0.01,values=sign": one plan per scheme; "all": every scheme of the registry, with
+// a warm-up that follows from the --steps `passed` on. All of these throw BadInput.
+std::vector<Plan> scheme_plans(const std::string& text, const Words& passed);
 
 // "dgc-ablation:density=0.01". A warm-up that is not given follows from the --steps `passed` on.
 std::vector<Plan> preset_plans(const std::string& text, const Words& passed);

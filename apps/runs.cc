@@ -45,7 +45,9 @@ struct Files {
 Words command_of(const Training& training, const Plan& plan, int seed, const Files& files) {
   Words words = training.trainer.empty() ? Words{this_program(), "train"} : Words{training.trainer};
   const auto add = [&](const Words& more) { words.insert(words.end(), more.begin(), more.end()); };
-  add(without(training.passed, "--scheme"));
+  Words passed = without(training.passed, "--scheme");
+  for (std::size_t i = 0; i < plan.flags.size(); i += 2) passed = without(passed, plan.flags[i]);
+  add(passed);
   add(plan.flags);
   if (training.seeds > 1) add({"--seed", std::to_string(seed)});
   add({"--scheme", plan.scheme});

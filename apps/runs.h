@@ -12,7 +12,7 @@ namespace thinwire::apps {
 
 // What all runs have in common.
 struct Training {
-  Words passed;  // flags of `thinwire train`; a plan's scheme takes the place of a --scheme
+  Words passed;  // flags of `thinwire train`; those of a plan take the place of the same ones
   int seeds = 1;
   bool traced = false;  // keep a timeline of the first seed
   std::string trainer;  // a program instead of our own `train`, for tests

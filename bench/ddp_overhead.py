@@ -3,8 +3,10 @@
 
     PYTHONPATH=build/release/python .venv/bin/python bench/ddp_overhead.py [--model mlp|lstm|resnet50] [--workers 2] [--json F]
 
-All contenders live in the same workers, each with a model of its own; blocks of steps are taken in turn, so that whatever else the
-machine does meets them alike. Each round of blocks gives a ratio to the first contender; printed are their median and quartiles.
+All contenders live in the same workers, each with a model of its own, and take single steps in turn, each first as often as the
+others, so that whatever else the machine does meets them alike. A round's medians give a ratio to the first contender; printed are the
+rounds' median and quartiles. Where other programs run too, two more ratios help: of the fastest twentieths of all steps, and of the
+processor time of rank 0, all threads, which does not see the waiting.
 """
 # SPDX-License-Identifier: Apache-2.0
 import argparse
@@ -68,10 +70,10 @@ def problem(name, rank):
     return Shapes, lambda model: model(scale).sum()
 
 
-def contender(name, make, bucket_mb):
+def contender(name, make, bucket_mb, **ddp_options):
     torch.manual_seed(0)
     model = make()
-    ddp = DistributedDataParallel(model, bucket_cap_mb=bucket_mb)
+    ddp = DistributedDataParallel(model, bucket_cap_mb=bucket_mb, **ddp_options)
     optimizer = torch.optim.SGD(model.parameters(), lr=1e-4, momentum=0.9)
     kind, _, text = name.partition(" ")
     link = thinwire.attach(ddp, optimizer, scheme=text, check_every=0) if kind == "thinwire" else None
@@ -83,15 +85,24 @@ def contender(name, make, bucket_mb):
     return ddp, optimizer, link
 
 
-def block(one, loss_of, steps):
+def train(one, loss_of):
     ddp, optimizer, _ = one
+    optimizer.zero_grad()
+    loss_of(ddp).backward()
+    optimizer.step()
+
+
+def take_turns(field, step, steps):
+    """The steps of each: (seconds, seconds of processor time)."""
+    names, taken = list(field), {name: [] for name in field}
     dist.barrier()
-    begin = time.perf_counter()
-    for _ in range(steps):
-        optimizer.zero_grad()
-        loss_of(ddp).backward()
-        optimizer.step()
-    return (time.perf_counter() - begin) / steps
+    for turn in range(steps):
+        first = turn % len(names)
+        for name in names[first:] + names[:first]:
+            begin, used = time.perf_counter(), time.process_time()
+            step(field[name])
+            taken[name].append((time.perf_counter() - begin, time.process_time() - used))
+    return taken
 
 
 def work(rank, options, port):
@@ -102,30 +113,51 @@ def work(rank, options, port):
     # PyTorch's PowerSGD hook over Gloo aborts with several buckets (docs/design.md): one for all.
     bucket_mb = 1000 if any("powersgd" in name for name in options.contenders) else 25
     field = {name: contender(name, make, bucket_mb) for name in options.contenders}
-    for one in field.values():
-        block(one, loss_of, 4)
-    seconds = {name: [] for name in field}
-    for _ in range(options.rounds):
-        for name, one in field.items():
-            seconds[name].append(block(one, loss_of, options.steps))
+    take_turns(field, lambda one: train(one, loss_of), 4)
+    rounds = [take_turns(field, lambda one: train(one, loss_of), options.steps) for _ in range(options.rounds)]
     if rank == 0:
-        show(options, seconds)
+        show(options, rounds)
     dist.barrier()
     dist.destroy_process_group()
 
 
-def show(options, seconds):
-    base = seconds[options.contenders[0]]
+def fastest(steps):
+    return statistics.mean(sorted(steps)[: max(1, len(steps) // 20)])
+
+
+def measured(names, rounds):
+    """A row for each, against the first."""
     rows = []
+    for name in names:
+        medians, base = ([statistics.median(wall for wall, _ in one[who]) for one in rounds] for who in (name, names[0]))
+        ratios = [mine / theirs for mine, theirs in zip(medians, base)]
+        low, middle, high = statistics.quantiles(ratios, n=4) if len(ratios) > 1 else ratios * 3
+        (walls, cpus), (base_walls, base_cpus) = (zip(*[step for one in rounds for step in one[who]]) for who in (name, names[0]))
+        rows.append({"contender": name, "seconds_per_step": statistics.median(medians), "ratio": middle, "ratio_low": low, "ratio_high": high,
+                     "ratio_of_fastest": fastest(walls) / fastest(base_walls), "cpu_seconds_per_step": statistics.median(cpus),
+                     "cpu_ratio": statistics.median(cpus) / statistics.median(base_cpus)})
+    return rows
+
+
+def text_of(row):
+    return (f"x{row['ratio']:6.3f}  ({row['ratio_low']:.3f} to {row['ratio_high']:.3f})   fastest x{row['ratio_of_fastest']:6.3f}   "
+            f"processor x{row['cpu_ratio']:6.3f}")
+
+
+def show(options, rounds):
+    rows = measured(options.contenders, rounds)
     print(f"{options.model}, {options.workers} workers over Gloo, {options.rounds} rounds of {options.steps} steps; ratio to {options.contenders[0]}")
-    for name, mine in seconds.items():
-        ratios = sorted(a / b for a, b in zip(mine, base))
-        low, middle, high = (statistics.quantiles(ratios, n=4) if len(ratios) > 1 else ratios * 3)
-        rows.append({"contender": name, "seconds_per_step": statistics.median(mine), "ratio": middle, "ratio_low": low, "ratio_high": high})
-        print(f"  {name:28} {1e3 * rows[-1]['seconds_per_step']:9.3f} ms   x{middle:6.3f}  ({low:.3f} to {high:.3f})")
+    for row in rows:
+        print(f"  {row['contender']:28} {1e3 * row['seconds_per_step']:9.3f} ms   {text_of(row)}")
     if options.json:
         with open(options.json, "w") as file:
             json.dump({"model": options.model, "workers": options.workers, "torch": torch.__version__, "rows": rows}, file, indent=1)
+
+
+def free_port():
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]
 
 
 def main():
@@ -141,10 +173,7 @@ def main():
     options.contenders = options.contenders or (
         ["plain", "thinwire dense"] if options.model == "mlp" else
         ["plain", "thinwire dense", "torch fp16", "thinwire fp16", "torch powersgd:rank=2", "thinwire powersgd:rank=2", "thinwire dgc"])
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
-    torch.multiprocessing.spawn(work, (options, port), options.workers)
+    torch.multiprocessing.spawn(work, (options, free_port()), options.workers)
 
 
 if __name__ == "__main__":

@@ -7,7 +7,7 @@ declare -A may=(
   [compress]="core wire kernels memory compress" [comm]="core kernels comm"
   [exchange]="core wire kernels memory compress comm exchange"
   [delay]="core kernels compress comm exchange delay"
-  [torch]="core wire kernels memory compress comm exchange torch"
+  [torch]="core wire kernels memory compress comm exchange delay torch"
 )
 bad=0
 for layer in "${!may[@]}"; do

@@ -2,16 +2,19 @@
 
     import thinwire
     link = thinwire.attach(ddp_model, optimizer, scheme="dgc", density=0.001)
+    link = thinwire.attach(model, optimizer, scheme="dgc", density=0.01, delay=20)      # workers train on while messages travel
 
 Everything in the training step is C++. docs/pytorch.md tells the rest.
 """
 # SPDX-License-Identifier: Apache-2.0
 import torch  # its libraries must be there before ours  # noqa: F401
 
+from ._attach import attach
+from ._delayed import DelayedLink
 from ._extension import load_scheme
-from ._link import Link, attach
+from ._link import Link
 from ._native import Error, schemes
 from ._plain import State, hook
 from ._state import merge_states
 
-__all__ = ["Error", "Link", "State", "attach", "hook", "load_scheme", "merge_states", "schemes"]
+__all__ = ["DelayedLink", "Error", "Link", "State", "attach", "hook", "load_scheme", "merge_states", "schemes"]

@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 from __future__ import annotations
 
-from typing import Any, Callable, Mapping, Optional, Union
+from typing import Any, Mapping, Optional, Union
 
 import torch
 import torch.distributed as dist
@@ -11,12 +11,10 @@ from . import _native, _wires
 from ._log import logger, prepare
 from ._momentum import Optimizer
 from ._options import options_of, text_of, with_momentum
-from ._state import REPLICATED, SUMMED, Entries, entries_in, merge_states, shard_for, shard_of
+from ._reports import Callback, Reports
+from ._state import DELAY, REPLICATED, SUMMED, Entries, entries_in, merge_states, shard_for, shard_of
 
-Callback = Callable[[dict[str, Any]], None]
 Scheme = Union[str, Mapping[str, Any]]
-
-_VOID_IN_A_ROW = 10
 
 
 def check_parameters(named: list[tuple[str, torch.Tensor]]) -> None:
@@ -28,42 +26,24 @@ def check_parameters(named: list[tuple[str, torch.Tensor]]) -> None:
         raise ValueError("the model has no parameters that require gradients")
 
 
-class Base:
+class Base(Reports):
     """What links and plain hook states have in common: everything but how they come to their buckets."""
 
     def __init__(self, scheme: str, *, exchange: str, fuse_mb: float, timeout: Optional[float], check_every: int,
                  scaler: Any, callback: Optional[Callback], options: dict[str, Any]) -> None:
         prepare()
+        super().__init__(callback)
         self._text = _native.config(text_of(scheme, options))
         self._exchange, self._fuse_bytes = exchange, int(fuse_mb * 1e6)
         self._timeout, self._check_every = timeout, check_every
         self._scaler = scaler if scaler is not None and scaler.is_enabled() else None
         self._link: Optional[_native.Link] = None
-        self._group: Optional[dist.ProcessGroup] = None
         self._optimizer: Optional[Optimizer] = None
         self._names: dict[torch.Tensor, str] = {}
         self._loaded: Optional[dict[str, Any]] = None
-        self._callbacks: list[tuple[int, Callback]] = [(1, callback)] if callback else []
         self._schedule: list[tuple[int, Scheme]] = []
-        self._void = 0
         if self._scaler is not None and float(options_of(self._text).get("clip", 0)) != 0:
             raise ValueError(f"scheme '{self._text}' clips gradients, which a GradScaler has multiplied by its scale; give one of the two")
-
-    # -- reports
-
-    @property
-    def scheme(self) -> str:
-        """The scheme with its options, as text."""
-        return self._text
-
-    def report(self) -> dict[str, Any]:
-        """Sums since the start: steps, skipped, bytes, ratio, seconds by stage."""
-        return self._native.report()
-
-    @property
-    def step_report(self) -> dict[str, Any]:
-        """The same of the last step alone."""
-        return self._native.step_report()
 
     def residual_norms(self) -> dict[str, float]:
         """Per parameter: the norm of what this rank has not sent yet."""
@@ -71,30 +51,9 @@ class Base:
                 if share == SUMMED and name.endswith("/v")}
 
     def on_step(self, callback: Callback, every: int = 1) -> None:
-        """Calls `callback` with the step's report after every so many steps, on every rank."""
-        self._callbacks.append((max(1, every), callback))
+        super().on_step(callback, every)
         if self._link is not None:
             self._link.on_step(self._tell)
-
-    def log_to(self, writer: Any, every: int = 10, prefix: str = "thinwire") -> None:
-        """Writes scalars to a TensorBoard writer (or anything with add_scalar); a path makes one, if tensorboard is installed."""
-        if isinstance(writer, str):
-            try:
-                from torch.utils.tensorboard import SummaryWriter
-            except ImportError as error:
-                raise ImportError("log_to: writing to a path needs the package tensorboard; install it, or give a writer") from error
-            writer = SummaryWriter(writer)
-
-        def write(report: dict[str, Any]) -> None:
-            for key in ("ratio", "payload_bytes", "sent_bytes", "encode_seconds", "wait_seconds", "decode_seconds", "skipped"):
-                writer.add_scalar(f"{prefix}/{key}", float(report[key]), report["step"])
-
-        self.on_step(write, every)
-
-    def _tell(self, report: dict[str, Any]) -> None:
-        for every, callback in self._callbacks:
-            if report["step"] % every == 0:
-                callback(report)
 
     # -- scheme
 
@@ -178,6 +137,8 @@ class Base:
             return
         assert self._group is not None
         shard = shard_for(state, self._group.rank(), self._group.size())
+        if DELAY in shard:
+            raise ValueError("load_state_dict: this is the state of a link with delay=; attach with the same delay, or begin from the weights alone")
         if shard["scheme"] != self._text:
             self._say("state of scheme %s goes on with %s", shard["scheme"], self._text)
         entries = entries_in(shard)
@@ -237,10 +198,7 @@ class Base:
 
     def _is_void(self) -> bool:
         void = self._link is not None and self._link.skipped()
-        self._void = self._void + 1 if void else 0
-        if self._void == _VOID_IN_A_ROW:
-            logger.warning("%d steps in a row were void: gradients are not finite. With a GradScaler, give it to attach(scaler=...)",
-                           _VOID_IN_A_ROW)
+        self._count(void)
         return void
 
     def _after_step(self) -> None:
@@ -255,7 +213,3 @@ class Base:
 
     def _joining(self) -> bool:
         return False
-
-    def _say(self, text: str, *values: Any) -> None:
-        if self._group is None or self._group.rank() == 0:
-            logger.info(text, *values)

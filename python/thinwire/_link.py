@@ -1,4 +1,4 @@
-"""_link: the link of a DDP model, and thinwire.attach()."""
+"""_link: the link of a DDP model whose gradients travel compressed."""
 # SPDX-License-Identifier: Apache-2.0
 from __future__ import annotations
 
@@ -8,10 +8,9 @@ import torch
 from torch.nn.parallel import DistributedDataParallel
 
 from . import _native
-from ._base import Base, Callback, check_parameters
+from ._base import Base, check_parameters
 from ._options import with_momentum
-
-_ATTACHED = "_thinwire_link"
+from ._reports import mark
 
 
 class Link(Base):
@@ -35,7 +34,7 @@ class Link(Base):
         except Exception:
             self._release()
             raise
-        setattr(model, _ATTACHED, self)
+        mark(model, True)
         self._attached = True
         self._say("%s", self._decided(named))
 
@@ -75,28 +74,3 @@ class Link(Base):
 
     def _joining(self) -> bool:
         return bool(self._model._join_config.enable)
-
-
-def attach(model: DistributedDataParallel, optimizer: Optional[torch.optim.Optimizer] = None, scheme: str = "dgc", *,
-           exchange: str = "auto", fuse_mb: float = 0.0, timeout: Optional[float] = None, scaler: Any = None, check_every: int = 100,
-           callback: Optional[Callback] = None, **options: Any) -> Link:
-    """Lets the gradients of a DDP model travel by `scheme`; `options` are the scheme's (density=0.001, ...).
-
-    Where the scheme accumulates momentum itself (dgc, csc, signum, memory="momentum"), it takes over that of `optimizer`, which
-    must be torch.optim.SGD. Errors are raised here for combinations that make no sense.
-
-    exchange     "auto", or "split": split-reduce, whose bytes do not grow with the number of workers
-    fuse_mb      summed buckets shorter than this travel together
-    timeout      seconds after which a silent rank is an error that names it; by default the process group's
-    scaler       the torch.amp.GradScaler of this training, if there is one
-    check_every  compare the replicas' weights every so many steps; 0: never
-    callback     called with link.step_report after each step
-    """
-    if not isinstance(model, DistributedDataParallel):
-        raise TypeError(f"attach: expected a torch.nn.parallel.DistributedDataParallel, got {type(model).__name__}; wrap the model first")
-    if getattr(model, _ATTACHED, None) is not None:
-        raise RuntimeError("attach: this model has a link already; use its set_scheme(), or wrap the module anew: DDP takes one hook only")
-    if getattr(model, "skip_all_reduce_unused_params", False):
-        raise ValueError("attach: DDP's skip_all_reduce_unused_params leaves buckets out of a step, which every scheme needs whole; leave it off")
-    return Link(model, optimizer, scheme, exchange=exchange, fuse_mb=fuse_mb, timeout=timeout, scaler=scaler, check_every=check_every,
-                callback=callback, options=options)

@@ -8,8 +8,9 @@ import torch.distributed as dist
 from torch._C._distributed_c10d import GradBucket
 
 from . import _native
-from ._base import Base, Callback, check_parameters
+from ._base import Base, check_parameters
 from ._options import with_momentum
+from ._reports import Callback
 
 
 class State(Base):

@@ -13,6 +13,7 @@ import torch
 
 VERSION = 1
 SUMMED, REPLICATED, LOCAL = 0, 1, 2  # core/state.h
+DELAY = "delay"  # in shards of delayed averaging: its settings
 Entries = dict[str, tuple[int, Any]]
 
 

@@ -118,9 +118,12 @@ TEST_F(Compare, AccuracyHasCurvesWhereItWasFollowed) {
 }
 
 TEST_F(Compare, AllIsTheRegistry) {
-  const json result = rows("compare --schemes all " + stand_in());
+  const json result = rows("compare --schemes all --steps 50 --lr 0.5 " + stand_in());
   EXPECT_GE(result.size(), 17u);
   EXPECT_EQ(result[0]["scheme"], "dense");
+  const std::string calls = read(path("calls"));
+  EXPECT_TRUE(contains(calls, "--lr 0.5 --scheme dgc:warmup=10")) << calls;
+  EXPECT_TRUE(contains(calls, "--steps 50 --lr 0.001 --scheme signum")) << calls;
 }
 
 TEST_F(Compare, AFailingRunIsNamed) {

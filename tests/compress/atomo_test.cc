@@ -100,6 +100,17 @@ TEST(Atomo, BadBytesAreRefused) {
   EXPECT_EQ(codec->add(bad, 1, target).code, Code::bad_value);
 }
 
+// Its strength is four times the largest float.
+TEST(Atomo, TooLargeForAFloatVoidsTheStep) {
+  const std::vector<float> x(17, std::numeric_limits<float>::max());
+  const auto codec = make_atomo_codec(1, small);
+  std::vector<std::byte> out(codec->payload_bytes());
+  const Coded coded = codec->encode(x, {}, 1, out);
+  EXPECT_FALSE(coded.finite);
+  EXPECT_EQ(coded.bytes, 4 + 4u);
+  EXPECT_EQ(out[0], std::byte{0});
+}
+
 // As many triplets as the budget says, on average.
 TEST(Atomo, SendsTheBudgetOnAverage) {
   const Bucket bucket{0, {{"w", 0, 20 * 30, {20, 30}}}};

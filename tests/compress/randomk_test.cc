@@ -82,7 +82,7 @@ TEST(Randomk, ChoiceDependsOnSeedStepAndBucketOnly) {
 
 // An element that is not drawn must not hide its NaN.
 TEST(Randomk, NonFiniteElementOutsideTheChoiceIsSeen) {
-  for (const char* text : {"randomk:memory=none", "randomk", "randomk:memory=momentum"}) {
+  for (const char* text : {"randomk", "randomk:memory=residual", "randomk:memory=momentum"}) {
     run_local(2, [&](Group& group) {
       Exchange exchange(group, {Bucket::single(0, "w", 1000)}, Config::parse(text));
       for (std::size_t at = 0; at < 40; ++at) {

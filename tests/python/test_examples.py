@@ -34,6 +34,13 @@ def test_digits_and_a_restart_with_fewer_workers(tmp_path):
     assert accuracy_in(second) > 0.85
 
 
+def test_delayed(tmp_path):
+    script = [*TORCHRUN, "--nproc-per-node", "2", EXAMPLES / "delayed.py", "--delay", "6", "--local-steps", "2", "--save", tmp_path / "run"]
+    output_of([*script, "--steps", "60"])
+    text = output_of([*script, "--steps", "120"])
+    assert "(60 of them before), 2 workers" in text and "delay 6" in text and accuracy_in(text) > 0.8
+
+
 def test_language():
     text = output_of([*TORCHRUN, "--nproc-per-node", "2", EXAMPLES / "language.py", "--density", "0.01", "--steps", "20", "--batch", "4"])
     first, last = (float(value) for value in re.findall(r"perplexity ([0-9.]+)", text)[:: 4])

@@ -274,6 +274,26 @@ def test_callbacks_schedules_and_writers():
     run(2, logs)
 
 
+def writes_events(rank, world, folder):
+    model = net()
+    ddp, optimizer = wrap(model), sgd(model)
+    link = thinwire.attach(ddp, optimizer, scheme="dgc:density=0.1")
+    link.log_to(folder, every=5)
+    train(ddp, optimizer, rank, range(10))
+    return link.step_report
+
+
+def test_tensorboard_reads_what_log_to_wrote(tmp_path):
+    pytest.importorskip("tensorboard")
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+    last = run(2, writes_events, str(tmp_path))[0]
+    events = EventAccumulator(str(tmp_path))
+    events.Reload()
+    assert "thinwire/ratio" in events.Tags()["scalars"]
+    rows = events.Scalars("thinwire/payload_bytes")
+    assert [row.step for row in rows] == [5, 10] and rows[-1].value == last["payload_bytes"]  # of rank 0 alone
+
+
 def plain_form(rank, world):
     results = []
     for plain in (False, True):

@@ -20,10 +20,18 @@ context = multiprocessing.get_context("forkserver")
 context.set_forkserver_preload(["torch", "torch.distributed", "torch._dynamo", "thinwire", "workers"])
 
 
+_ports = set()
+
+
 def free_port():
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
+    """None twice: jobs that start together have not bound theirs yet when the next one asks."""
+    while True:
+        with socket.socket() as probe:
+            probe.bind(("127.0.0.1", 0))
+            port = probe.getsockname()[1]
+        if port not in _ports:
+            _ports.add(port)
+            return port
 
 
 def _work(pipe, rank, world, port, function, args):

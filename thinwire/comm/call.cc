@@ -37,15 +37,14 @@ const char* name_of(Kind kind) {
 }
 
 std::string Call::str() const {
-  std::ostringstream text;
-  text << name_of(kind);
+  const std::string name(name_of(kind));
   if (kind == Kind::all_reduce)
-    text << " of " << bytes << " bytes, " << name_of(dtype)
-         << (op == ReduceOp::sum ? " sum" : " max");
+    return text_of(name, " of ", bytes, " bytes, ", name_of(dtype),
+                   op == ReduceOp::sum ? " sum" : " max");
   if (kind == Kind::all_gather || kind == Kind::all_to_all)
-    text << " with slots of " << bytes << " bytes";
-  if (kind == Kind::broadcast) text << " of " << bytes << " bytes from rank " << root;
-  return text.str();
+    return text_of(name, " with slots of ", bytes, " bytes");
+  if (kind == Kind::broadcast) return text_of(name, " of ", bytes, " bytes from rank ", root);
+  return name;
 }
 
 std::string label(const Call& call, std::uint64_t sequence) {
@@ -54,11 +53,9 @@ std::string label(const Call& call, std::uint64_t sequence) {
 
 std::string mismatch_text(std::uint64_t sequence, int rank, const Call& call, int other,
                           const Call& other_call) {
-  std::ostringstream text;
-  text << "collective #" << sequence << " differs: rank " << rank << " calls " << call.str()
-       << ", rank " << other << " calls " << other_call.str()
-       << "; all ranks must issue the same collectives in the same order";
-  return text.str();
+  return text_of("collective #", sequence, " differs: rank ", rank, " calls ", call.str(),
+                 ", rank ", other, " calls ", other_call.str(),
+                 "; all ranks must issue the same collectives in the same order");
 }
 
 void check_all_reduce(int rank, const Call& call) {

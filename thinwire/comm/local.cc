@@ -236,16 +236,12 @@ class Hub {
   std::string symptom(const Operation& operation, int rank, bool in_time) const {
     const std::string what = label_of(operation, rank);
     if (in_time) return "rank " + std::to_string(absentee(operation)) + " left before " + what;
-    std::ostringstream text;
-    text << "rank " << rank << ": " << what << " timed out after " << timeout_.count()
-         << " ms waiting for";
-    const char* separator = " rank ";
-    for (std::size_t r = 0; r < size_; ++r) {
-      if (operation.parts[r].arrived) continue;
-      text << std::exchange(separator, ", rank ") << r;
-    }
-    text << "; is its thread stuck, or did it issue fewer collectives?";
-    return text.str();
+    std::string silent;
+    for (std::size_t r = 0; r < size_; ++r)
+      if (!operation.parts[r].arrived) silent += text_of(silent.empty() ? "" : ", ", "rank ", r);
+    return text_of("rank ", rank, ": ", what, " timed out after ", timeout_.count(),
+                   " ms waiting for ", silent,
+                   "; is its thread stuck, or did it issue fewer collectives?");
   }
 
   static std::string label_of(const Operation& operation, int rank) {

@@ -148,20 +148,22 @@ class AtomoCodec final : public Codec {
     std::vector<double> strengths;
     for (std::size_t i = 0; i < spectrum.parts(); ++i) strengths.push_back(spectrum.strength(i));
     const std::vector<double> chances = atomo_chances(strengths, budget_);
-    std::vector<float> triplets;
+    std::vector<float> triplets, triplet(layer.triplet());
     std::uint32_t count = 0;
     for (std::size_t i = 0; i < spectrum.parts(); ++i) {
       if (chance_at(seed, i) >= chances[i]) continue;
+      const double length =
+          spectrum.write(i, triplet.data() + 1, triplet.data() + 1 + layer.shape.rows);
+      if (length == 0) continue;
       // With a residual the rest comes later; to scale up as well would make it grow.
-      const double scale = feedback ? strengths[i] : strengths[i] / chances[i];
+      const double scale = feedback ? length : length / chances[i];
       if (scale > std::numeric_limits<float>::max()) {
         writer.number(0);
         return false;
       }
-      triplets.resize(++count * layer.triplet());
-      float* at = triplets.data() + triplets.size() - layer.triplet();
-      *at = static_cast<float>(scale);
-      spectrum.write(i, at + 1, at + 1 + layer.shape.rows);
+      triplet[0] = static_cast<float>(scale);
+      triplets.insert(triplets.end(), triplet.begin(), triplet.end());
+      ++count;
     }
     return write_triplets(layer, count, triplets, writer);
   }

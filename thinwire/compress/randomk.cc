@@ -23,7 +23,7 @@ namespace {
 constexpr std::size_t piece_elements = 4096;
 
 struct RandomkSettings {
-  double density = 0.1;
+  double density = 0.25;
   std::size_t block = 1;
   std::uint64_t seed = 0;
   ChunkRule rule;
@@ -125,11 +125,11 @@ class RandomkCompressor final : public Compressor {
 
 std::vector<Option> options() {
   std::vector<Option> all = {
-      {"density", "0.1", "fraction of the blocks sent, in (0, 1]"},
+      {"density", "0.25", "fraction of the blocks sent, in (0, 1]"},
       {"block", "1", "elements that go together: longer runs are faster, and coarser"},
       {"seed", "0", "of the choice, the same on all workers"},
   };
-  for (Option& option : memory_options("momentum")) all.push_back(std::move(option));
+  for (Option& option : memory_options("none")) all.push_back(std::move(option));
   return all;
 }
 
@@ -141,24 +141,27 @@ const Scheme& randomk_scheme() {
       .id = 15,
       .paper = "Stich et al. 2018, Sparsified SGD with memory",
       .summary =
-          "A random choice that all workers share, through an all-reduce; not biased with "
-          "memory=none.",
+          "A random choice that all workers share, through an all-reduce; with a memory it is "
+          "biased.",
       .bits = "32 * density",
       .reducible = true,
-      .biased = true,
-      .feedback = true,
+      .biased = false,
+      .feedback = false,
       .stochastic = true,
-      .momentum = true,
+      .momentum = false,
       .options = options(),
-      .variants = {"density=0.1,memory=none", "density=0.05,block=16,memory=none,seed=3",
-                   "density=0.1,block=5,memory=residual", "density=0.05,nesterov=on"},
+      .variants = {"density=0.1,memory=momentum", "density=0.05,block=16,seed=3",
+                   "density=0.1,block=5,memory=residual",
+                   "density=0.05,memory=momentum,nesterov=on"},
       .bytes =
           [](const Options& options, const Bucket& bucket) {
             const RandomkSettings settings = read(options);
             const ChunkGrid grid{bucket.elements(), settings.block};
             return grid.packed(grid.share(settings.density)) * sizeof(float);
           },
-      .traffic = 20,
+      .traffic = 5,
+      .unbiased =
+          [](const Options& options) { return read(options).rule.accumulate == Accumulate::none; },
       .make = [](const Options& options, const Bucket& bucket,
                  const Site& site) -> std::unique_ptr<Compressor> {
         return std::make_unique<RandomkCompressor>(read(options), bucket, site);

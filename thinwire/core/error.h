@@ -3,9 +3,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <sstream>
 #include <stdexcept>
-#include <string>
+
+#include "thinwire/core/text.h"
 
 namespace thinwire {
 
@@ -17,9 +17,7 @@ class Error : public std::runtime_error {
 // Throws an Error whose text is the arguments written one after the other.
 template <typename... Parts>
 [[noreturn]] void fail(const Parts&... parts) {
-  std::ostringstream text;
-  (text << ... << parts);
-  throw Error(text.str());
+  throw Error(text_of(parts...));
 }
 
 }  // namespace thinwire

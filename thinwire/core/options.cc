@@ -4,7 +4,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <cstdlib>
 
 #include "thinwire/core/error.h"
 
@@ -64,9 +63,8 @@ const std::string& Options::text(const std::string& name) const {
 
 double Options::parse_number(const std::string& name) const {
   const std::string& value = text(name);
-  char* end = nullptr;
-  const double number = std::strtod(value.c_str(), &end);
-  if (value.empty() || *end != '\0' || !std::isfinite(number)) {
+  const double number = number_in(value);
+  if (std::isnan(number)) {
     fail("scheme '", scheme_, "', option '", name, "': expected a number, got '", value, "'");
   }
   return number;

@@ -35,7 +35,7 @@ void check_scheme(const Config& config, const DelayOptions& options) {
         "delay: scheme signum gives the sign of a vote, not a mean of updates; take another "
         "scheme");
   const auto momentum = config.options.find("momentum");
-  const bool without = momentum != config.options.end() && std::stod(momentum->second) == 0;
+  const bool without = momentum != config.options.end() && number_in(momentum->second) == 0;
   if (keeps_momentum(config) && !without)
     fail("delay: scheme ", config.str(),
          " accumulates momentum itself, but the updates that travel have the optimizer's already; "

@@ -70,6 +70,7 @@ class DelayedAverage {
   std::unique_lock<std::mutex> hold() { return rounds_->hold(); }
 
   std::uint64_t delay() const { return delay_; }  // the measured one, once it is known
+  std::uint64_t steps() const { return step_; }   // in all, those before a loaded state too
   std::uint64_t in_flight() const { return closed_.size(); }
   Report report() const { return rounds_->report(); }
   void observe(Observer observer) { rounds_->observe(std::move(observer)); }

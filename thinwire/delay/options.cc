@@ -14,7 +14,7 @@ namespace {
 
 constexpr std::array<std::string_view, 4> names = {"ledger", "published", "pull", "none"};
 
-std::string text_of(double value) {
+std::string digits_of(double value) {
   char text[32];
   std::snprintf(text, sizeof text, "%.12g", value);
   return text;
@@ -61,10 +61,10 @@ void DelayOptions::parse_correction(std::string_view text) {
 std::string DelayOptions::correction_str() const {
   Config config{std::string(names[static_cast<std::size_t>(correction)]), {}};
   if (pace == 0) config.scheme = "soft";
-  if (pace != 0 && pace != 1) config.options["pace"] = text_of(pace);
-  if (share != 1) config.options["share"] = text_of(share);
-  if (clip != 0) config.options["clip"] = text_of(clip);
-  if (rate != 0) config.options["rate"] = text_of(rate);
+  if (pace != 0 && pace != 1) config.options["pace"] = digits_of(pace);
+  if (share != 1) config.options["share"] = digits_of(share);
+  if (clip != 0) config.options["clip"] = digits_of(clip);
+  if (rate != 0) config.options["rate"] = digits_of(rate);
   if (book_b) config.options["book"] = "b";
   return config.str();
 }

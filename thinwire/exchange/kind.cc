@@ -36,13 +36,13 @@ bool has_option(const Config& config, const std::string& name) {
 // Momentum that has an effect: an explicit 0 switches it off.
 bool accumulates(const Config& config) {
   const auto given = config.options.find("momentum");
-  const bool off = given != config.options.end() && std::stod(given->second) == 0;
+  const bool off = given != config.options.end() && number_in(given->second) == 0;
   return keeps_momentum(config) && !off;
 }
 
 bool clips(const Config& config) {
   const auto given = config.options.find("clip");
-  return given != config.options.end() && std::stod(given->second) > 0;
+  return given != config.options.end() && number_in(given->second) > 0;
 }
 
 // That it travels as frames, all in one round; tried on a small bucket, since options may decide.

@@ -47,10 +47,12 @@ class DenseCourier final : public Courier {
       fail("rank ", wires_.group->rank(), ": expected ", buckets_, " buckets in a step, got ",
            tensors_.size());
     const auto start = Clock::now();
-    for (const auto& work : works_) await(*work);
-    works_.clear();
     bool skipped = false;
-    for (const at::Tensor& tensor : tensors_) skipped = skipped || !is_finite(tensor);
+    for (std::size_t i = 0; i < tensors_.size(); ++i) {
+      await(*works_[i]);
+      skipped = skipped || !is_finite(tensors_[i]);  // while the next buckets are on their way
+    }
+    works_.clear();
     for (at::Tensor& tensor : tensors_) {
       count(static_cast<std::uint64_t>(tensor.numel()) * sizeof(float));
       if (skipped) tensor.zero_();

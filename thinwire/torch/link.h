@@ -23,6 +23,7 @@
 #include "thinwire/exchange/exchange.h"
 #include "thinwire/torch/courier.h"
 #include "thinwire/torch/layout.h"
+#include "thinwire/torch/report.h"
 
 namespace thinwire::ddp {
 
@@ -30,12 +31,6 @@ struct LinkOptions {
   Config config;
   ExchangeOptions exchange;
   bool void_as_nan = false;  // a void step brings NaN back and not zeros, for a GradScaler to see
-};
-
-struct Step {
-  std::uint64_t number = 0;  // of this link, from 1
-  bool skipped = false;
-  Report report;  // of this step alone
 };
 
 class Link {

@@ -1,85 +1,17 @@
 // module.cc: thinwire._native, what Python sees of all this. The package python/thinwire makes it
 // pleasant; nothing here is called in a training step except by choice.
 // SPDX-License-Identifier: Apache-2.0
-#include <ATen/ops/from_blob.h>
 #include <torch/csrc/utils/pybind.h>
 #include <torch/csrc/distributed/c10d/reducer.hpp>
 
-#include <chrono>
-
-#include "thinwire/comm/c10d/world.h"
 #include "thinwire/compress/registry.h"
 #include "thinwire/core/error.h"
-#include "thinwire/core/parallel.h"
+#include "thinwire/torch/bindings.h"
 #include "thinwire/torch/decay.h"
 #include "thinwire/torch/hook.h"
 
 namespace thinwire::ddp {
 namespace {
-
-using NoGil = py::call_guard<py::gil_scoped_release>;
-
-// One entry of a state: its share, and a tensor or a number.
-using Value = std::variant<at::Tensor, double>;
-using Entries = std::map<std::string, std::pair<int, Value>>;
-
-at::Tensor tensor_of(const std::vector<float>& values) {
-  auto* const data = const_cast<float*>(values.data());
-  return at::from_blob(data, {static_cast<std::int64_t>(values.size())}, at::kFloat).clone();
-}
-
-Entries entries_of(const State& state) {
-  Entries entries;
-  for (const auto& [name, entry] : state) {
-    const int share = static_cast<int>(entry.share);
-    entries[name] = {share, entry.is_tensor ? Value(tensor_of(entry.values)) : Value(entry.number)};
-  }
-  return entries;
-}
-
-State state_of(const Entries& entries) {
-  State state;
-  for (const auto& [name, entry] : entries) {
-    const auto& [share, value] = entry;
-    if (share < 0 || share > static_cast<int>(Share::local))
-      fail("state '", name, "': unknown share ", share);
-    StateEntry& target = state[name];
-    target.share = static_cast<Share>(share);
-    if (const auto* number = std::get_if<double>(&value)) {
-      target.number = *number;
-      continue;
-    }
-    const at::Tensor flat = std::get<at::Tensor>(value).to(at::kCPU, at::kFloat).contiguous();
-    const float* const data = flat.const_data_ptr<float>();
-    target.is_tensor = true;
-    target.values.assign(data, data + flat.numel());
-  }
-  return state;
-}
-
-py::dict dict_of(const Report& report) {
-  py::dict dict;
-  dict["steps"] = report.steps;
-  dict["skipped"] = report.skipped;
-  dict["payload_bytes"] = report.payload_bytes;
-  dict["dense_bytes"] = report.dense_bytes;
-  dict["ratio"] = report.ratio();
-  dict["sent_bytes"] = report.traffic.sent;
-  dict["received_bytes"] = report.traffic.received;
-  dict["collectives"] = report.traffic.collectives;
-  dict["encode_seconds"] = report.encode_seconds;
-  dict["wait_seconds"] = report.wait_seconds;
-  dict["decode_seconds"] = report.decode_seconds;
-  return dict;
-}
-
-py::dict dict_of(const Step& step) {
-  py::dict dict = dict_of(step.report);
-  dict["step"] = step.number;
-  dict["skipped"] = step.skipped;
-  dict.attr("pop")("steps");
-  return dict;
-}
 
 ExchangeOptions exchange_of(const std::string& kind, std::size_t fuse_bytes) {
   ExchangeOptions options;
@@ -89,13 +21,6 @@ ExchangeOptions exchange_of(const std::string& kind, std::size_t fuse_bytes) {
          "split");
   options.fuse_bytes = fuse_bytes;
   return options;
-}
-
-Config config_of(const std::string& scheme) {
-  const Config config = Config::parse(scheme);
-  const Options check(config, find_scheme(config.scheme).options);  // refuses unknown options
-  make_compressor(config, Bucket::single(0, "probe", 1), {});       // ... and bad values
-  return config;
 }
 
 LinkOptions options_of(const std::string& scheme, const std::string& exchange,
@@ -113,10 +38,8 @@ std::shared_ptr<Link> make_link(c10::intrusive_ptr<c10d::ProcessGroup> process_g
                                 std::size_t fuse_bytes, bool void_as_nan) {
   LinkOptions link = options_of(scheme, exchange, fuse_bytes);
   link.void_as_nan = void_as_nan;
-  GroupOptions options;
-  options.timeout = std::chrono::milliseconds(static_cast<std::int64_t>(timeout * 1000));
   Wires wires{std::move(process_group), store, nullptr};
-  wires.group = torch_engine::make_group(std::move(backend), options, {std::move(store), host});
+  wires.group = group_of(std::move(backend), std::move(store), host, timeout);
   return std::make_shared<Link>(std::move(wires), std::move(names), std::move(link));
 }
 
@@ -133,7 +56,7 @@ std::function<void(const Step&)> callback_of(const py::object& function) {
   };
 }
 
-py::dict dict_of(const Scheme& scheme) {
+py::dict description_of(const Scheme& scheme) {
   py::dict dict, options;
   for (const Option& option : scheme.options)
     options[py::str(option.name)] = py::make_tuple(option.fallback, option.help);
@@ -153,7 +76,7 @@ py::dict dict_of(const Scheme& scheme) {
 
 py::list list_of_schemes() {
   py::list list;
-  for (const Scheme* scheme : schemes()) list.append(dict_of(*scheme));
+  for (const Scheme* scheme : schemes()) list.append(description_of(*scheme));
   return list;
 }
 
@@ -199,6 +122,7 @@ PYBIND11_MODULE(_native, module) {
   module.doc() = "thinwire's C++ side; use the package thinwire";
   py::register_exception<Error>(module, "Error", PyExc_RuntimeError);
   bind_link(module);
+  bind_delayed(module);
   module.def(
       "register_hook",
       [](const std::shared_ptr<c10d::Reducer>& reducer, std::shared_ptr<Link> link) {

@@ -25,8 +25,8 @@ MpiSession::MpiSession(int* argc, char*** argv) : exceptions_(std::uncaught_exce
   }
   if (level >= MPI_THREAD_MULTIPLE) return;
   if (owner_) MPI_Finalize();
-  fail("MPI session: expected thread level MPI_THREAD_MULTIPLE (", MPI_THREAD_MULTIPLE, "), got ",
-       level, "; whoever starts MPI must ask for it");
+  fail("MPI session: expected thread level MPI_THREAD_MULTIPLE (", int{MPI_THREAD_MULTIPLE},
+       "), got ", level, "; whoever starts MPI must ask for it");
 }
 
 MpiSession::~MpiSession() {

@@ -1,0 +1,238 @@
+"""_delayed: the link of a model whose workers train on while their messages travel: delayed averaging, docs/delay.md."""
+# SPDX-License-Identifier: Apache-2.0
+from __future__ import annotations
+
+import contextlib
+from typing import Any, Iterator, Mapping, Optional, Union
+
+import torch
+import torch.distributed as dist
+from torch.nn.parallel import DistributedDataParallel
+
+from . import _native, _wires
+from ._base import check_parameters
+from ._log import prepare
+from ._meeting import Meeting
+from ._moments import Moments, flat_of, put_back
+from ._momentum import Optimizer
+from ._options import options_of, takes, text_of
+from ._reports import Callback, Reports, mark
+from ._state import DELAY, entries_in, shard_for, shard_of
+
+_BUCKET_BYTES = 25 * 2**20
+
+Named = list[tuple[str, torch.Tensor]]
+
+
+def cut(named: Named) -> list[Named]:
+    """Buckets of about 25 MB, each with a threshold and a collective of its own: from the last parameter to the first, as DDP has them."""
+    buckets: list[Named] = []
+    room = 0
+    for name, parameter in reversed(named):
+        if room <= 0:
+            buckets.append([])
+            room = _BUCKET_BYTES
+        buckets[-1].append((name, parameter))
+        room -= parameter.numel() * parameter.element_size()
+    return buckets
+
+
+def scheme_for(scheme: str, options: dict[str, Any]) -> str:
+    """The updates that travel have the optimizer's momentum already: a scheme with momentum runs without."""
+    text = str(_native.config(text_of(scheme, options)))
+    if not _native.keeps_momentum(text) or not takes(text, "momentum"):
+        return text
+    if float(options_of(text).get("momentum", 0)) != 0:
+        raise ValueError(f"scheme '{text}' says momentum={options_of(text)['momentum']}, but with delay= updates travel that have the optimizer's "
+                         "momentum already; leave it out")
+    return str(_native.config(text_of(text, {"momentum": 0})))
+
+
+def check_correction(correction: str) -> None:
+    if correction.startswith("published"):
+        raise ValueError("correction published repeats the optimizer's step for the anchor, with its own momentum and rates, which only "
+                         "`thinwire train` can; take soft, or ledger, which has the same stability")
+
+
+class DelayedLink(Reports):
+    """Made by attach(..., delay=): one model, plain or DDP, that takes in the others' progress `delay` steps late."""
+
+    def __init__(self, model: torch.nn.Module, optimizer: torch.optim.Optimizer, scheme: str, *, delay: Union[int, str], local_steps: int,
+                 correction: str, process_group: Optional[dist.ProcessGroup], timeout: Optional[float], scaler: Any,
+                 check_every: int, callback: Optional[Callback], options: dict[str, Any]) -> None:
+        prepare()
+        super().__init__(callback)
+        self._model = model
+        self._ddp = model if isinstance(model, DistributedDataParallel) else None
+        module = model if self._ddp is None else self._ddp.module
+        named = [(name, parameter) for name, parameter in module.named_parameters() if parameter.requires_grad and parameter.numel() > 0]
+        check_parameters(named)
+        check_correction(correction)
+        self._cut = cut(named)
+        self._buffers = [buffer for buffer in module.buffers() if buffer.numel() > 0]
+        self._text = scheme_for(scheme, options)
+        self._settings: dict[str, Any] = {"delay": str(delay), "local_steps": local_steps, "correction": correction}
+        self._moments = Moments(optimizer, [parameter for bucket in self._cut for _, parameter in bucket])
+        self._moments.check_fit(self._text, correction)
+        self._group: dist.ProcessGroup = self._group_of(process_group)
+        self._timeout = _wires.timeout_of(self._group, timeout)
+        self._link = self._connect(check_every)
+        self._void = False
+        self._optimizer = Optimizer(optimizer, {parameter: name for name, parameter in named}, self._is_void, self._after_step)
+        self._scaler = scaler if scaler is not None and scaler.is_enabled() else None
+        self._attached = True
+        mark(model, True)
+        self._alone(True)
+        self._say("%s", self._decided(sum(parameter.numel() for _, parameter in named), check_every))
+
+    def _connect(self, check_every: int) -> _native.DelayedLink:
+        moments = self._moments.complete()
+        self._begin_together([*(parameter for bucket in self._cut for _, parameter in bucket), *self._buffers, *moments])
+        wires = _wires.connect(self._group, self._timeout)
+        del wires["process_group"]
+        self._meeting = Meeting(wires["store"], self._group, self._timeout)
+        return _native.DelayedLink(**wires, cut=self._cut, moments=moments, scheme=self._text, momentum=self._moments.momentum,
+                                   check_every=check_every, **self._settings)
+
+    def _decided(self, count: int, check_every: int) -> str:
+        settings = self._settings
+        compared = f"every {check_every} steps" if check_every else "on request only"
+        beside = ", second moments averaged alongside" if self._moments.now() else ""
+        return (f"{self._text}, delay {settings['delay']}, {settings['local_steps']} steps per message, correction {settings['correction']}, "
+                f"{self._group.size()} workers, {count} parameters; momentum is the optimizer's{beside}; a silent rank is an error after "
+                f"{self._timeout:g} s; anchors compared {compared}")
+
+    # -- what a training asks for
+
+    @property
+    def delay(self) -> int:
+        """D; with delay="auto:MOST" the measured one, once it is known."""
+        return self._link.delay()
+
+    @property
+    def in_flight(self) -> int:
+        """Messages under way."""
+        return self._link.in_flight()
+
+    def drain(self) -> None:
+        """Takes in everything that is under way: all workers have the same weights then. All ranks call it, after the same number of steps."""
+        self._meeting.meet(self._link.steps(), self._link.check_messages)
+        self._link.drain(self._moments.now())
+
+    @contextlib.contextmanager
+    def anchor(self, average_buffers: bool = True) -> Iterator[None]:
+        """Inside, the model is the one that all workers have in common, to evaluate or save; steps go on from where they were.
+
+        BatchNorm's statistics are then the mean over the workers: all ranks enter after the same step. With average_buffers=False
+        they stay this worker's own, and a rank may enter alone.
+        """
+        own = [buffer.clone() for buffer in self._buffers]
+        self._link.show_anchor()
+        try:
+            if average_buffers:
+                self._average_buffers()
+            yield
+        finally:
+            with torch.no_grad():
+                for buffer, before in zip(self._buffers, own):
+                    buffer.copy_(before)
+            self._link.hide_anchor()
+
+    def check_replicas(self) -> None:
+        """Raises when an anchor differs between ranks, and names the parameter. All ranks call it after the same step."""
+        self._link.check_replicas()
+
+    def detach(self) -> None:
+        """Drains, and lets DDP average gradients again. Momentum and BatchNorm's statistics become the workers' mean. All ranks call it."""
+        if not self._attached:
+            return
+        self.drain()
+        self._link.show_anchor()  # for good: with book=b workers have what they did not send on top
+        self._moments.average(self._link.average)
+        self._average_buffers()
+        self._attached = False
+        mark(self._model, False)
+        self._optimizer.close()
+        self._alone(False)
+
+    # -- state
+
+    def state_dict(self) -> dict[str, Any]:
+        """This rank's shard, weights included; every rank saves its own, after the same step. Waits for messages under way."""
+        return shard_of(self._link.state(self._moments.now()), scheme=self._text, world=self._group.size(), rank=self._group.rank(),
+                        layout=[[name for name, _ in bucket] for bucket in self._cut], steps=self._link.steps(), **{DELAY: self._settings})
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Goes on exactly where state_dict() was. Before the first step, after the model's and the optimizer's own: weights come from here."""
+        if int(state.get("world", self._group.size())) != self._group.size():
+            raise ValueError(f"load_state_dict: this is the state of {state['world']} workers, with messages under way between them; this job has "
+                             f"{self._group.size()}. To go on with another number, save the model after link.drain() and attach anew")
+        shard = shard_for(state, self._group.rank(), self._group.size())
+        saved, mine = {"scheme": shard["scheme"], **shard.get(DELAY, {})}, {"scheme": self._text, **self._settings}
+        if saved != mine:
+            raise ValueError(f"load_state_dict: this is the state of {saved}, the link has {mine}; attach with the same, or save the model after "
+                             "link.drain() and attach anew")
+        self._link.load(entries_in(shard), self._moments.now())
+
+    # -- the inside
+
+    @property
+    def _native(self) -> _native.DelayedLink:
+        return self._link
+
+    def _group_of(self, wish: Optional[dist.ProcessGroup]) -> dist.ProcessGroup:
+        if self._ddp is not None:
+            if wish not in (None, self._ddp.process_group):
+                raise ValueError("attach: process_group= is for a plain model; DDP has its own")
+            return self._ddp.process_group
+        group = wish if wish is not None else dist.group.WORLD
+        if group is None:
+            raise RuntimeError("attach: call torch.distributed.init_process_group() first")
+        return group
+
+    def _begin_together(self, tensors: list[torch.Tensor]) -> None:
+        """Rank 0's, as DDP does."""
+        for dtype in dict.fromkeys(tensor.dtype for tensor in tensors):
+            alike = [tensor for tensor in tensors if tensor.dtype == dtype]
+            flat = flat_of(alike)
+            dist.broadcast(flat, src=dist.get_global_rank(self._group, 0), group=self._group)
+            put_back(flat, alike)
+
+    def _alone(self, on: bool) -> None:
+        """Between messages a worker is on its own: DDP's exchange, which is what no_sync() turns off, and what a scaler leaves out."""
+        if self._ddp is not None:
+            self._ddp.require_backward_grad_sync = self._ddp.require_forward_param_sync = not on
+        if self._scaler is not None and on:
+            self._scaler_step = self._scaler.step
+            self._scaler.step = self._step_by_scaler
+        elif self._scaler is not None:
+            self._scaler.step = self._scaler_step
+
+    def _step_by_scaler(self, optimizer: torch.optim.Optimizer, *args: Any, **kwargs: Any) -> Any:
+        """A scaler that finds an Inf does not call the optimizer. The step counts all the same, or the others would be one ahead."""
+        before = self._link.steps()
+        result = self._scaler_step(optimizer, *args, **kwargs)
+        if optimizer is self._optimizer.optimizer and self._link.steps() == before:
+            self._void = True
+            self._after_step()
+        return result
+
+    def _is_void(self) -> bool:
+        if self._ddp is not None and (self._ddp.require_backward_grad_sync or self._ddp._join_config.enable):
+            raise RuntimeError("delay: DDP averages gradients in this step, which delayed averaging has turned off: Join, or something that sets "
+                               "require_backward_grad_sync (Lightning does), has turned it on again; give attach() the plain module")
+        self._void = not self._link.finite()
+        self._count(self._void)
+        return self._void
+
+    def _after_step(self) -> None:
+        self._link.finish_step(self._moments.now(), self._void)
+        if self._callbacks:
+            self._tell(self.step_report)
+
+    def _average_buffers(self) -> None:
+        floats = [buffer for buffer in self._buffers if buffer.is_floating_point()]
+        if floats:
+            flat = flat_of(floats).float()
+            self._link.average(flat)
+            put_back(flat, floats)

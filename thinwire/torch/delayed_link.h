@@ -1,0 +1,89 @@
+// delayed_link.h: one model of a PyTorch program under delayed averaging (thinwire/delay): its own
+// optimizer steps it, and after each step finish_step() hands on what it did and takes in what the
+// others did D steps ago. Nothing here waits for anybody but for messages older than that.
+//
+// Parameters and moments come by name and bucket; what a method marked "collective" does, all ranks
+// must do after the same step.
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include <ATen/core/Tensor.h>
+
+#include "thinwire/comm/group.h"
+#include "thinwire/delay/delayed.h"
+#include "thinwire/torch/flat.h"
+#include "thinwire/torch/report.h"
+
+namespace thinwire::ddp {
+
+// The parameters, bucket by bucket.
+using Cut = std::vector<std::vector<std::pair<std::string, at::Tensor>>>;
+// By parameter, in the order of the cut; undefined where the optimizer has none yet.
+using Moments = std::vector<at::Tensor>;
+
+class DelayedLink {
+ public:
+  // `moments`: second moments of an Adam, averaged alongside; empty: of no such optimizer. Weights and
+  // moments are the same on all ranks. Collective.
+  DelayedLink(std::shared_ptr<Group> group, const Cut& cut, const Moments& moments,
+              const Config& config, const DelayOptions& options);
+
+  // Whether this worker's gradients are. Throws while the anchor is shown: no step may come then.
+  bool finite();
+  // After the optimizer's step, or without one where it was void.
+  void finish_step(const Moments& moments, bool skipped);
+  // Takes in everything under way: all workers have the same weights then. Collective.
+  void drain(const Moments& moments);
+
+  // The parameters hold the anchor until hide_anchor(), which forgets whatever they hold by then.
+  void show_anchor();
+  void hide_anchor();
+
+  // Exact, with messages under way. Loads before the first step only.
+  State state(const Moments& moments);
+  void load(const State& state, const Moments& moments);
+
+  // In place, over the workers. Collective.
+  void average(const at::Tensor& values);
+  // Throws when an anchor differs between ranks, and names the parameter. Collective.
+  void check_replicas();
+  // Throws what has gone wrong with the messages under way, if anything has.
+  void check_messages();
+
+  std::uint64_t steps() const;  // in all, those before a resumed checkpoint too
+  std::uint64_t delay() const;
+  std::uint64_t in_flight() const;
+  // Sums of this run. Steps are this worker's, and dense is a gradient in each of them, so that
+  // rarer messages count.
+  Report report() const;
+  std::uint64_t messages() const;
+  Step last_step() const;
+
+ private:
+  void take(const Moments& moments);
+  void give(const Moments& moments);
+  void leave_anchor(const char* what) const;
+  Report sums() const;
+
+  mutable std::mutex mutex_;
+  std::shared_ptr<Group> group_;
+  std::vector<Bucket> buckets_;
+  std::vector<at::Tensor> parameters_;
+  Flat weights_;
+  std::optional<Flat> moments_;
+  bool shown_ = false;
+  std::uint64_t steps_ = 0, skipped_ = 0;  // of this run
+  Report before_;
+  Step last_;
+  std::optional<DelayedAverage> delayed_;  // last: works on all of these
+};
+
+}  // namespace thinwire::ddp

@@ -1,0 +1,20 @@
+// report.h: reports of links: what the last step added to the sums.
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstdint>
+
+#include "thinwire/exchange/exchange.h"
+
+namespace thinwire::ddp {
+
+struct Step {
+  std::uint64_t number = 0;  // of this link, from 1
+  bool skipped = false;
+  Report report;  // of this step alone
+};
+
+// a + b, or with a negative sign a - b.
+Report combine(const Report& a, const Report& b, double sign);
+
+}  // namespace thinwire::ddp
