@@ -7,7 +7,7 @@ JOBS ?= $(shell nproc)
 TEST_JOBS ?= $(shell expr 2 '*' $(JOBS))
 SOURCES = $(shell git ls-files '*.cc' '*.h')
 
-.PHONY: help setup build command test bench fuzz demo format lint clean
+.PHONY: help setup build command test test-asan test-tsan test-python test-fuzz bench fuzz demo format lint clean
 help:
 	@echo "make build    build the library, the thinwire command and the tests (build/release)"
 	@echo "make test     all tests: release, ASan + UBSan, TSan, the Python package, a short run of every fuzzer"
@@ -35,11 +35,16 @@ command: configure-release
 configure-%: setup
 	@[ -f build/$*/build.ninja ] || cmake --preset $* >build/configure-$*.log || { cat build/configure-$*.log; exit 1; }
 
+# The Python tests and the fuzzers, one process after the other, leave cores idle: they run beside the sanitizers. Each
+# part's output comes as a whole, when it has ended.
 test: build-release build-asan build-tsan build-fuzz
 	ctest --preset release -j $(TEST_JOBS)
-	ctest --preset asan -j $(TEST_JOBS)
-	ctest --preset tsan -j $(TEST_JOBS)
+	@$(MAKE) --jobs 2 --output-sync=recurse test-python test-asan test-tsan test-fuzz
+test-asan test-tsan: test-%: build-%
+	ctest --preset $* -j $(JOBS)
+test-python: build-release
 	tests/python/run.sh build/release
+test-fuzz: build-fuzz
 	RUNS=20000 fuzz/run.sh
 
 bench: command

@@ -5,7 +5,6 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
-#include <cstdio>
 #include <limits>
 
 #include "apps/table.h"
@@ -20,12 +19,6 @@ constexpr double left = 64, right = 408, top = 12, bottom = 250;
 constexpr double log_from = 20;            // a span of this and more asks for a logarithmic y axis
 constexpr std::size_t smooth_from = 40;    // points; fewer are their own best picture
 constexpr std::size_t most_tooltips = 80;  // per line
-
-std::string printed(const char* format, double value) {
-  std::array<char, 64> text{};
-  std::snprintf(text.data(), text.size(), format, value);
-  return text.data();
-}
 
 std::string at(double value) { return printed("%.1f", value); }
 

@@ -2,9 +2,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <array>
 #include <cmath>
-#include <cstdio>
 #include <optional>
 #include <string>
 
@@ -31,12 +29,6 @@ inline std::string words(const Row& row, const char* key) {
 
 inline Row part(const Row& row, const char* key) {
   return row.is_object() ? row.value(key, Row()) : Row();
-}
-
-inline std::string printed(const char* format, double value) {
-  std::array<char, 64> text{};
-  std::snprintf(text.data(), text.size(), format, value);
-  return text.data();
 }
 
 inline std::string tag(const std::string& name, const std::string& inside,

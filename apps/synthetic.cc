@@ -10,7 +10,7 @@
 namespace thinwire::apps {
 namespace {
 
-constexpr std::size_t line = 16;                  // floats of a cache line: shifts keep alignment
+constexpr std::size_t cache_line = 16;            // in floats: shifts keep alignment
 constexpr std::size_t spare = std::size_t{4096};  // lines behind the end, for the shifts
 
 // The magnitude from a uniform number in (0, 1], by inverting the tail.
@@ -26,7 +26,7 @@ float heavy_tailed(std::uint64_t seed, std::uint64_t counter) {
 }
 
 Gradients::Gradients(std::size_t elements, std::uint64_t seed)
-    : elements_(elements), values_(elements + spare * line) {
+    : elements_(elements), values_(elements + spare * cache_line) {
   for_shares(values_.size(), [&](std::size_t first, std::size_t count) {
     for (std::size_t i = first; i < first + count; ++i) values_[i] = heavy_tailed(seed, i);
   });
@@ -34,7 +34,7 @@ Gradients::Gradients(std::size_t elements, std::uint64_t seed)
 
 std::span<const float> Gradients::at(std::uint64_t step) const {
   const std::uint64_t shift = random_at(0, step) % (spare + 1);
-  return std::span(values_).subspan(static_cast<std::size_t>(shift) * line, elements_);
+  return std::span(values_).subspan(static_cast<std::size_t>(shift) * cache_line, elements_);
 }
 
 std::vector<std::uint32_t> uniform_support(std::uint32_t elements, std::size_t survivors,

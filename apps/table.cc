@@ -14,12 +14,6 @@
 namespace thinwire::apps {
 namespace {
 
-std::string printed(const char* format, double value) {
-  std::array<char, 64> text{};
-  std::snprintf(text.data(), text.size(), format, value);
-  return text.data();
-}
-
 // Four significant digits, without an exponent where people would not write one.
 std::string number_text(double value) {
   const double size = std::abs(value);
@@ -85,6 +79,12 @@ std::string escaped(const std::string& text) {
 }
 
 }  // namespace
+
+std::string printed(const char* format, double value) {
+  std::array<char, 64> text{};
+  std::snprintf(text.data(), text.size(), format, value);
+  return text.data();
+}
 
 std::string seconds_text(double seconds) {
   const double size = std::abs(seconds);

@@ -37,6 +37,9 @@ void print_markdown(std::ostream& out, const std::vector<Column>& columns, const
 // {"rows": [...]} and the keys of `about`, as a file; throws an Error when it cannot be written.
 void write_json(const std::string& path, const Row& about, const Rows& rows);
 
+// A number in one of printf's formats.
+std::string printed(const char* format, double value);
+
 // How values look in tables: "1.23 ms", "45.6 kB".
 std::string seconds_text(double seconds);
 std::string bytes_text(double bytes);

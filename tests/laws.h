@@ -47,6 +47,17 @@ inline std::vector<Config> law_configs() {
   return configs;
 }
 
+// A text in the letters that the name of a test may have.
+inline std::string test_name(std::string text) {
+  for (char& c : text) c = std::isalnum(static_cast<unsigned char>(c)) ? c : '_';
+  return text;
+}
+
+// How GoogleTest names the tests of a configuration.
+inline std::string config_name(const ::testing::TestParamInfo<Config>& info) {
+  return test_name(info.param.str());
+}
+
 // Awkward on purpose: an empty parameter, a single element, odd sizes, one bucket larger than a
 // kernel's block.
 inline std::vector<Bucket> awkward_buckets() {

@@ -2,20 +2,14 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "apps/train/averaging.h"
 
-#include <chrono>
 #include <cmath>
 
+#include "apps/train/clock.h"
 #include "apps/train/optimizer.h"
 #include "thinwire/kernels/norm.h"
 
 namespace thinwire::train {
 namespace {
-
-using Clock = std::chrono::steady_clock;
-
-double seconds(Clock::time_point from, Clock::time_point to) {
-  return std::chrono::duration<double>(to - from).count();
-}
 
 class Synchronous final : public Averaging {
  public:

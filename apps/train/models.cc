@@ -20,7 +20,7 @@ struct Entry {
   std::shared_ptr<Model> (*make)(const Problem&);
 };
 
-const std::vector<Entry>& table() {
+const std::vector<Entry>& entries() {
   static const std::vector<Entry> entries = {
       {{"mlp", "two hidden layers of 300, for any image", false}, 1, make_mlp},
       {{"cnn", "3x3 convolutions of 32 and 64, a layer of 128; 0.42M parameters at 28x28", false},
@@ -58,14 +58,14 @@ bool fits(const Entry& entry, const Problem& problem) {
 template <typename Predicate>
 std::string names(Predicate wanted) {
   std::ostringstream text;
-  for (const Entry& entry : table()) {
+  for (const Entry& entry : entries()) {
     if (wanted(entry)) text << (text.tellp() > 0 ? ", " : "") << entry.info.name;
   }
   return text.str();
 }
 
-const Entry& find(const std::string& name) {
-  for (const Entry& entry : table()) {
+const Entry& entry_of(const std::string& name) {
+  for (const Entry& entry : entries()) {
     if (entry.info.name == name) return entry;
   }
   fail("unknown model '", name, "'; known are ", names([](const Entry&) { return true; }));
@@ -119,7 +119,7 @@ class SeededGenerator {
 const std::vector<ModelInfo>& models() {
   static const std::vector<ModelInfo> infos = [] {
     std::vector<ModelInfo> all;
-    for (const Entry& entry : table()) all.push_back(entry.info);
+    for (const Entry& entry : entries()) all.push_back(entry.info);
     return all;
   }();
   return infos;
@@ -127,7 +127,7 @@ const std::vector<ModelInfo>& models() {
 
 std::shared_ptr<Model> make_model(const std::string& name, const Problem& problem,
                                   std::uint64_t seed) {
-  const Entry& entry = find(name);
+  const Entry& entry = entry_of(name);
   check_problem(problem);
   check_fits(entry, problem);
   const SeededGenerator seeded(seed);

@@ -8,6 +8,7 @@
 #include <limits>
 
 #include "apps/train/checkpoint.h"
+#include "apps/train/clock.h"
 #include "apps/train/engine.h"
 #include "apps/verb.h"
 #include "thinwire/core/crc32c.h"
@@ -18,13 +19,7 @@
 namespace thinwire::train {
 namespace {
 
-using Clock = std::chrono::steady_clock;
-
 constexpr std::uint64_t traced_steps = 100;
-
-double seconds(Clock::time_point from, Clock::time_point to) {
-  return std::chrono::duration<double>(to - from).count();
-}
 
 std::uint64_t steps_of(const Settings& settings, std::uint64_t steps_per_epoch) {
   if (settings.steps > 0) return settings.steps;

@@ -15,8 +15,8 @@ namespace {
 
 using namespace std::chrono_literals;
 
-class Local : public testing::TestWithParam<int> {};
-INSTANTIATE_TEST_SUITE_P(Ranks, Local, testing::Values(1, 2, 3, 4, 8));
+class Local : public ::testing::TestWithParam<int> {};
+INSTANTIATE_TEST_SUITE_P(Ranks, Local, ::testing::Values(1, 2, 3, 4, 8));
 
 TEST_P(Local, AllReduce) { run_local(GetParam(), laws::all_reduce_laws); }
 TEST_P(Local, Gather) { run_local(GetParam(), laws::gather_laws); }

@@ -16,11 +16,11 @@ using testing::gradient;
 using testing::same_bits;
 using testing::Shape;
 
-constexpr std::size_t count = 700;
+constexpr std::size_t bucket_size = 700;
 
 // One worker: what it sent, as decoded, and its state.
 struct Worker {
-  explicit Worker(const std::string& config, std::size_t elements = count)
+  explicit Worker(const std::string& config, std::size_t elements = bucket_size)
       : compressor(
             make_compressor(Config::parse(config), Bucket::single(0, "w", elements), {0, 1})),
         frame(compressor->leg(0, 0).bytes) {}
@@ -48,17 +48,17 @@ TEST(Coded, MomentumIsTheRecurrence) {
   for (const bool nesterov : {false, true}) {
     Worker worker(std::string("int8:memory=momentum,momentum=0.8,nesterov=") +
                   (nesterov ? "on" : "off"));
-    std::vector<double> u(count), v(count);
+    std::vector<double> u(bucket_size), v(bucket_size);
     for (std::uint64_t number = 0; number < 40; ++number) {
-      const auto g = gradient(Shape::normal, count, number);
+      const auto g = gradient(Shape::normal, bucket_size, number);
       const auto sent = worker.step(g, number);
-      for (std::size_t i = 0; i < count; ++i) {
+      for (std::size_t i = 0; i < bucket_size; ++i) {
         u[i] = nesterov ? 0.8 * (u[i] + g[i]) : 0.8 * u[i] + g[i];
         v[i] += u[i] + (nesterov ? g[i] : 0) - sent[i];
       }
     }
     const State state = worker.state();
-    for (std::size_t i = 0; i < count; ++i) {
+    for (std::size_t i = 0; i < bucket_size; ++i) {
       ASSERT_NEAR(state.at("w/u").values[i], u[i], 1e-4);
       ASSERT_NEAR(state.at("w/v").values[i], v[i], 1e-4);
     }
@@ -67,7 +67,7 @@ TEST(Coded, MomentumIsTheRecurrence) {
 
 TEST(Coded, MemoryNoneKeepsNothing) {
   Worker worker("int8:memory=none");
-  worker.step(gradient(Shape::normal, count, 1), 0);
+  worker.step(gradient(Shape::normal, bucket_size, 1), 0);
   EXPECT_TRUE(worker.state().empty());
 }
 
@@ -76,28 +76,29 @@ TEST(Coded, UndoPutsBackWhatWasSent) {
   for (const char* config :
        {"int8", "natural:memory=residual", "qsgd:form=coded,memory=residual"}) {
     Worker worker(config);
-    const auto g = gradient(Shape::normal, count, 1);
+    const auto g = gradient(Shape::normal, bucket_size, 1);
     std::vector<float> copy = g;
     worker.compressor->encode({}, copy, worker.frame);
     worker.compressor->undo({});
     const auto kept = worker.state().at("w/v").values;
-    for (std::size_t i = 0; i < count; ++i) ASSERT_NEAR(kept[i], g[i], 1e-6) << config;
+    for (std::size_t i = 0; i < bucket_size; ++i) ASSERT_NEAR(kept[i], g[i], 1e-6) << config;
   }
 }
 
 // Frames of another step, and payloads of another length, are refused with the rank that sent them.
 TEST(Coded, NamesTheRankWhoseBytesAreWrong) {
-  const Bucket bucket = Bucket::single(0, "w", count), other = Bucket::single(0, "w", count - 1);
+  const Bucket bucket = Bucket::single(0, "w", bucket_size),
+               other = Bucket::single(0, "w", bucket_size - 1);
   for (const char* text : {"int8", "natural", "qsgd", "qsgd:form=coded"}) {
     const Config config = Config::parse(text);
     const auto good = make_compressor(config, bucket, {0, 2});
     const auto bad = make_compressor(config, other, {1, 2});
     const std::size_t slot = good->leg(0, 0).bytes;
     std::vector<std::byte> slots(2 * slot);
-    auto g = gradient(Shape::normal, count, 1), average = g;
+    auto g = gradient(Shape::normal, bucket_size, 1), average = g;
     const std::size_t sizes[] = {
         good->encode({}, g, Bytes(slots).first(slot)),
-        bad->encode({}, std::span(g).first(count - 1), Bytes(slots).last(slot))};
+        bad->encode({}, std::span(g).first(bucket_size - 1), Bytes(slots).last(slot))};
     const Inbox inbox{slots, slot, sizes};
     EXPECT_EQ(good->decode({}, inbox, average).code, Code::mismatch) << text;
     EXPECT_EQ(inbox.culprit, 1) << text;

@@ -97,13 +97,7 @@ TEST_P(FusedLaws, NothingElseChanges) {
   }
 }
 
-std::string test_name(const ::testing::TestParamInfo<Config>& info) {
-  std::string name = info.param.str();
-  for (char& c : name) c = std::isalnum(static_cast<unsigned char>(c)) ? c : '_';
-  return name;
-}
-
-INSTANTIATE_TEST_SUITE_P(Registry, FusedLaws, ::testing::ValuesIn(law_configs()), test_name);
+INSTANTIATE_TEST_SUITE_P(Registry, FusedLaws, ::testing::ValuesIn(law_configs()), config_name);
 
 // One number per bucket, its maximum over the ranks.
 class Largest final : public Compressor {

@@ -99,14 +99,7 @@ TEST_P(Laws, BytesAreThoseOfTheFormula) {
   }
 }
 
-std::string test_name(const ::testing::TestParamInfo<Config>& info) {
-  std::string name;
-  for (const char c : info.param.str())
-    name += std::isalnum(static_cast<unsigned char>(c)) ? c : '_';
-  return name;
-}
-
-INSTANTIATE_TEST_SUITE_P(Registry, Laws, ::testing::ValuesIn(law_configs()), test_name);
+INSTANTIATE_TEST_SUITE_P(Registry, Laws, ::testing::ValuesIn(law_configs()), config_name);
 
 // At density 1 with exact values, a sparse scheme is dense averaging.
 TEST(Sparse, EverythingSentIsTheMean) {

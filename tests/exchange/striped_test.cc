@@ -90,14 +90,11 @@ TEST_P(Striped, StochasticSchemesAreRightOnAverage) {
   });
 }
 
-std::string test_name(const ::testing::TestParamInfo<Combination>& info) {
-  std::string name;
-  for (const char c : info.param.config.str() + "_" + info.param.kind.str())
-    name += std::isalnum(static_cast<unsigned char>(c)) ? c : '_';
-  return name;
+std::string combination_name(const ::testing::TestParamInfo<Combination>& info) {
+  return test_name(info.param.config.str() + "_" + info.param.kind.str());
 }
 
-INSTANTIATE_TEST_SUITE_P(Registry, Striped, ::testing::ValuesIn(combinations()), test_name);
+INSTANTIATE_TEST_SUITE_P(Registry, Striped, ::testing::ValuesIn(combinations()), combination_name);
 
 // ---- the cuts ----
 

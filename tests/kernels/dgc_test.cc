@@ -15,9 +15,9 @@ constexpr float nan = std::numeric_limits<float>::quiet_NaN();
 using Function = decltype(&dgc_pass);
 
 // The arrays of one call, between guards.
-struct Arrays {
-  Arrays(std::span<const float> g0, std::span<const float> u0, std::span<const float> v0,
-         std::size_t offset)
+struct DgcArrays {
+  DgcArrays(std::span<const float> g0, std::span<const float> u0, std::span<const float> v0,
+            std::size_t offset)
       : g(g0, offset),
         u(u0, (offset + 1) % 4),
         v(v0, (offset + 2) % 4),
@@ -42,7 +42,7 @@ struct Arrays {
   DgcTally tally;
 };
 
-void expect_same(const Arrays& a, const Arrays& b) {
+void expect_same(const DgcArrays& a, const DgcArrays& b) {
   ASSERT_EQ(a.tally.picked, b.tally.picked);
   ASSERT_EQ(a.tally.finite, b.tally.finite);
   const std::size_t n = a.tally.picked;
@@ -70,7 +70,7 @@ TEST_P(Dgc, FastEqualsReference) {
     for (const Accumulate mode : all_modes) {
       for (const float threshold : {0.5f, 2.5f, 1e-40f, inf}) {
         const DgcRule rule{mode, 0.5f, 0.75f, threshold};
-        Arrays fast(g, u, v, offset), slow(g, u, v, offset);
+        DgcArrays fast(g, u, v, offset), slow(g, u, v, offset);
         fast.run(dgc_pass, rule, 0xfffffff0u);
         slow.run(dgc_pass_reference, rule, 0xfffffff0u);
         ASSERT_NO_FATAL_FAILURE(expect_same(fast, slow)) << "mode " << static_cast<int>(mode);
@@ -83,7 +83,7 @@ TEST_P(Dgc, TiesPassAtEveryPosition) {
   for (std::size_t at = 0; at < 130; ++at) {
     std::vector<float> g(130, std::nextafter(0.5f, 0.0f)), zero(130);
     g[at] = -0.5f;
-    Arrays arrays(g, zero, zero, at % 4);
+    DgcArrays arrays(g, zero, zero, at % 4);
     const DgcTally tally = arrays.run(dgc_pass, {Accumulate::momentum, 0.9f, 1, 0.5f}, 7);
     ASSERT_EQ(tally.picked, 1u);
     ASSERT_EQ(arrays.index.view()[0], at + 7);
@@ -99,7 +99,7 @@ TEST_P(Dgc, NonFiniteAtEveryPositionIsReportedAndLeavesStateAlone) {
         const auto u = make_content(Content::normal, 5, 130);
         const auto v = make_content(Content::normal, 6, 130);
         g[at] = bad;
-        Arrays arrays(g, u, v, 0);
+        DgcArrays arrays(g, u, v, 0);
         ASSERT_FALSE(arrays.run(dgc_pass, {mode, 0.9f, 1, 1.0f}, 0).finite);
         ASSERT_EQ(arrays.u.view()[at], u[at]);
         ASSERT_EQ(arrays.v.view()[at], v[at]);

@@ -12,8 +12,8 @@ class Threshold : public EachTarget {};
 THINWIRE_EACH_TARGET(Threshold);
 
 // The arrays of one call, between guards.
-struct Arrays {
-  Arrays(std::span<const float> r0, std::size_t offset)
+struct ThresholdArrays {
+  ThresholdArrays(std::span<const float> r0, std::size_t offset)
       : r(r0, offset),
         plus(std::vector<std::uint8_t>((r0.size() + 7) / 8, 0xff), (offset + 1) % 4),
         minus(std::vector<std::uint8_t>((r0.size() + 7) / 8, 0xff), (offset + 2) % 4) {}
@@ -27,7 +27,7 @@ struct Arrays {
   ThresholdTally tally;
 };
 
-void expect_same(const Arrays& a, const Arrays& b) {
+void expect_same(const ThresholdArrays& a, const ThresholdArrays& b) {
   ASSERT_EQ(a.tally.sent, b.tally.sent);
   ASSERT_EQ(a.tally.largest, b.tally.largest);
   ASSERT_EQ(a.tally.finite, b.tally.finite);
@@ -44,7 +44,7 @@ TEST_P(Threshold, FastEqualsReference) {
     const auto r = make_content(plain, 2, size);
     for (const float tau : {0.5f, 2.5f, 1e-40f, 3e38f}) {
       for (const bool with_r : {false, true}) {
-        Arrays fast(r, offset), slow(r, offset);
+        ThresholdArrays fast(r, offset), slow(r, offset);
         fast.run(threshold_pass, tau, g.data(), with_r);
         slow.run(threshold_pass_reference, tau, g.data(), with_r);
         ASSERT_NO_FATAL_FAILURE(expect_same(fast, slow)) << tau;

@@ -8,7 +8,7 @@
 namespace thinwire::train {
 namespace {
 
-std::string error_of(const std::string& spec) {
+std::string refusal_of(const std::string& spec) {
   try {
     open_data(spec, 4);
   } catch (const Error& error) {
@@ -43,11 +43,11 @@ TEST(Scaled, SaysWhatIsWrong) {
   const std::string wanted = "expected a size from 1 to 4096 and other data";
   for (const char* spec : {"scaled:224", "scaled:0:synthetic", "scaled:-3:synthetic",
                            "scaled:5000:synthetic", "scaled:synthetic", "scaled::synthetic"}) {
-    EXPECT_NE(error_of(spec).find(wanted), std::string::npos) << spec << ": " << error_of(spec);
+    EXPECT_NE(refusal_of(spec).find(wanted), std::string::npos) << spec << ": " << refusal_of(spec);
   }
-  EXPECT_NE(error_of("scaled").find("scaled:SIZE:DATA"), std::string::npos);
-  EXPECT_NE(error_of("scaled:64:wings").find("unknown data 'wings'"), std::string::npos);
-  EXPECT_NE(error_of("scaled:64:stdlib").find("expected images, got text"), std::string::npos);
+  EXPECT_NE(refusal_of("scaled").find("scaled:SIZE:DATA"), std::string::npos);
+  EXPECT_NE(refusal_of("scaled:64:wings").find("unknown data 'wings'"), std::string::npos);
+  EXPECT_NE(refusal_of("scaled:64:stdlib").find("expected images, got text"), std::string::npos);
 }
 
 }  // namespace

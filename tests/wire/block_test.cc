@@ -6,11 +6,8 @@
 #include <gtest/gtest.h>
 
 #include <cstring>
-#include <fstream>
-#include <sstream>
 
 #include "tests/wire/support.h"
-#include "thinwire/core/crc32c.h"
 #include "thinwire/kernels/int8.h"
 
 namespace thinwire {
@@ -32,12 +29,6 @@ Status open(ConstBytes bytes) {
   FrameHeader header;
   ConstBytes payload;
   return open_block(bytes, header, payload);
-}
-
-void repair(Frame& frame) {
-  const ConstBytes bytes = frame;
-  const std::uint32_t crc = crc32c(bytes.subspan(20), crc32c(bytes.first(16)));
-  std::memcpy(frame.data() + 16, &crc, sizeof crc);
 }
 
 TEST(Block, RoundTrips) {
@@ -89,13 +80,6 @@ TEST(Block, RefusesSparseHeadersAndLongLengths) {
   std::memcpy(frame.data() + frame_header_bytes, &wrong, sizeof wrong);
   repair(frame);
   EXPECT_EQ(open(frame).code, Code::truncated);
-}
-
-std::string read_text(const std::string& path) {
-  std::ifstream file(std::string(THINWIRE_SOURCE_DIR) + "/" + path);
-  std::ostringstream text;
-  text << file.rdbuf();
-  return text.str();
 }
 
 // tests/wire/golden/block.hex and the block of that name in docs/wire_format.md are these bytes.

@@ -5,7 +5,6 @@
 #include <gtest/gtest.h>
 
 #include <bit>
-#include <fstream>
 #include <sstream>
 
 #include "tests/wire/reference_decoder.h"
@@ -185,12 +184,6 @@ TEST(Frame, EveryTruncationIsAnError) {
     EXPECT_FALSE(decode(std::span(frame).first(length)).ok()) << length;
 }
 
-void repair(Frame& frame) {
-  const ConstBytes bytes = frame;
-  const std::uint32_t crc = crc32c(bytes.subspan(20), crc32c(bytes.first(16)));
-  std::memcpy(frame.data() + 16, &crc, sizeof crc);
-}
-
 TEST(Frame, DirectoryIsCanonical) {
   // One chunk of 16 elements, no survivor: the entry is one zero byte.
   FrameHeader header = header_for(16, 0, ValueCoder::f32);
@@ -301,13 +294,6 @@ State golden_state() {
   state["a/u"] = {Share::summed, {1.0f, -0.5f}, 0, true};
   state["t"] = {Share::local, {}, 0.25, false};
   return state;
-}
-
-std::string read_text(const std::string& path) {
-  std::ifstream file(std::string(THINWIRE_SOURCE_DIR) + "/" + path);
-  std::ostringstream text;
-  text << file.rdbuf();
-  return text.str();
 }
 
 TEST(Golden, EncoderWritesAndDecoderReadsThem) {

@@ -19,13 +19,13 @@ using Support = std::vector<std::uint32_t>;
 constexpr IndexChoice all_choices[] = {IndexChoice::smallest, IndexChoice::golomb,
                                        IndexChoice::elias_fano, IndexChoice::gap};
 
-struct Coded {
+struct CodedIndices {
   IndexCode code;
   std::vector<std::byte> bytes;
 };
 
-Coded encode(const Support& support, std::uint32_t extent, IndexChoice choice) {
-  Coded out;
+CodedIndices encode(const Support& support, std::uint32_t extent, IndexChoice choice) {
+  CodedIndices out;
   out.bytes.resize(index_bound(support.size(), extent));
   out.code = index_encode(support, extent, choice, out.bytes);
   EXPECT_LE(out.code.bytes, out.bytes.size());
@@ -37,7 +37,7 @@ void expect_round_trip(const Support& support, std::uint32_t extent) {
   for (const IndexChoice choice : all_choices) {
     SCOPED_TRACE(testing::Message()
                  << support.size() << " of " << extent << ", choice " << static_cast<int>(choice));
-    const Coded coded = encode(support, extent, choice);
+    const CodedIndices coded = encode(support, extent, choice);
     Support out(support.size());
     const Status status = index_decode(coded.code, coded.bytes, extent, out);
     ASSERT_TRUE(status.ok()) << status.what;
@@ -174,7 +174,7 @@ TEST(Index, RefusesLeftoverBytesShortBytesAndPadding) {
   const std::uint32_t extent = 5000;
   const Support support = uniform_support(9, 37, extent);
   for (const IndexChoice choice : all_choices) {
-    Coded coded = encode(support, extent, choice);
+    CodedIndices coded = encode(support, extent, choice);
     Support out(support.size());
     const IndexCode shorter{coded.code.coder, coded.code.parameter, coded.code.bytes - 1};
     EXPECT_FALSE(
@@ -196,7 +196,7 @@ TEST(Index, EveryFlippedBitIsRefusedOrGivesOtherIndices) {
   const std::uint32_t extent = 3000;
   const Support support = uniform_support(2, 21, extent);
   for (const IndexChoice choice : all_choices) {
-    Coded coded = encode(support, extent, choice);
+    CodedIndices coded = encode(support, extent, choice);
     for (std::size_t bit = 0; bit < coded.bytes.size() * 8; ++bit) {
       coded.bytes[bit / 8] ^= std::byte{1} << (bit % 8);
       Support out(support.size());
@@ -241,8 +241,8 @@ TEST(IndexSize, IsNearTheEntropyOfUniformSupports) {
 TEST(IndexSize, GapGoesBelowGolombWhereSurvivorsCluster) {
   const std::uint32_t extent = 1u << 20;
   const Support support = clustered_support(1, 1000, extent);
-  const Coded golomb = encode(support, extent, IndexChoice::golomb);
-  const Coded gap = encode(support, extent, IndexChoice::gap);
+  const CodedIndices golomb = encode(support, extent, IndexChoice::golomb);
+  const CodedIndices gap = encode(support, extent, IndexChoice::gap);
   EXPECT_EQ(gap.code.coder, IndexCoder::gap);
   EXPECT_LT(gap.code.bytes, golomb.code.bytes * 8 / 10);
   EXPECT_LE(encode(support, extent, IndexChoice::smallest).code.bytes, gap.code.bytes);

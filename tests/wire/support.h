@@ -1,13 +1,18 @@
-// support.h: supports and values for the tests of the wire layer, and bytes as hex.
+// support.h: supports and values for the tests of the wire layer, frames mended after damage, bytes as
+// hex, files of this repository.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
+#include <cstring>
+#include <fstream>
+#include <sstream>
 #include <string>
 #include <vector>
 
+#include "thinwire/core/crc32c.h"
 #include "thinwire/core/random.h"
 #include "thinwire/core/view.h"
 
@@ -61,6 +66,20 @@ inline std::string to_hex(ConstBytes bytes) {
     text += i % 16 == 15 || i + 1 == bytes.size() ? '\n' : ' ';
   }
   return text;
+}
+
+// The checksum of what the frame holds now, so that a decoder looks further.
+inline void repair(std::vector<std::byte>& frame) {
+  const ConstBytes bytes = frame;
+  const std::uint32_t crc = crc32c(bytes.subspan(20), crc32c(bytes.first(16)));
+  std::memcpy(frame.data() + 16, &crc, sizeof crc);
+}
+
+inline std::string read_text(const std::string& path) {
+  std::ifstream file(std::string(THINWIRE_SOURCE_DIR) + "/" + path);
+  std::ostringstream text;
+  text << file.rdbuf();
+  return text.str();
 }
 
 }  // namespace thinwire

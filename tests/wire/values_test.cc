@@ -26,13 +26,13 @@ std::vector<std::uint32_t> patterns(const std::vector<float>& values) {
   return out;
 }
 
-struct Coded {
+struct CodedValues {
   std::vector<std::byte> bytes;
   std::vector<float> sent;  // as the encoder hands them back
 };
 
-Coded encode(ValueCoder coder, std::vector<float> values) {
-  Coded out{std::vector<std::byte>(value_bytes(coder, values.size())), std::move(values)};
+CodedValues encode(ValueCoder coder, std::vector<float> values) {
+  CodedValues out{std::vector<std::byte>(value_bytes(coder, values.size())), std::move(values)};
   value_encode(coder, out.sent, out.bytes);
   return out;
 }
@@ -40,7 +40,7 @@ Coded encode(ValueCoder coder, std::vector<float> values) {
 void expect_round_trip(ValueCoder coder, const std::vector<float>& values) {
   SCOPED_TRACE(testing::Message() << value_coder_names[static_cast<std::size_t>(coder)] << ", "
                                   << values.size() << " values from " << values[0]);
-  const Coded coded = encode(coder, values);
+  const CodedValues coded = encode(coder, values);
   std::vector<float> out(values.size());
   const Status status = value_decode(coder, coded.bytes, out);
   ASSERT_TRUE(status.ok()) << status.what;
@@ -116,7 +116,7 @@ TEST(Values, SignDoesNotDependOnTheOrder) {
 void expect_log_error(ValueCoder coder, double levels) {
   for (std::uint64_t seed = 0; seed < 20; ++seed) {
     const std::vector<float> values = tail_values(seed, 500);
-    const Coded coded = encode(coder, values);
+    const CodedValues coded = encode(coder, values);
     const auto part = [&](std::size_t at) {
       return static_cast<double>(reference::number_at(coded.bytes, at, 2));
     };
@@ -135,7 +135,7 @@ TEST(Values, LogErrorIsBounded) {
 
 double energy_lost(ValueCoder coder, std::uint64_t seed) {
   const std::vector<float> values = tail_values(seed, 1000);
-  const Coded coded = encode(coder, values);
+  const CodedValues coded = encode(coder, values);
   double lost = 0, all = 0;
   for (std::size_t i = 0; i < values.size(); ++i) {
     lost += std::pow(double{values[i]} - coded.sent[i], 2);
