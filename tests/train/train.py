@@ -161,9 +161,9 @@ def resumes(scheme, workers, steps, flags):
 
 
 def case_resumes(workers):
-    for scheme in SCHEMES:  # the middle of the last one's warm-up is where it stops
-        resumes(scheme, workers, 10, "--model resnet20 --batch 4 --bucket-mb 0.2 --weight-decay 1e-4")
-    for scheme in other_schemes() if workers == 2 else []:  # exchange.Laws.ResumeIsExact has them between more
+    for scheme in SCHEMES:
+        resumes(scheme, workers, 20, "--model resnet20 --batch 4 --bucket-mb 0.2 --weight-decay 1e-4")
+    for scheme in other_schemes():
         resumes(scheme, workers, 6, "--model mlp --bucket-mb 0.2")
     # Adam counts its updates, of which a skipped step is none.
     resumes("int8", workers, 6, "--model mlp --bucket-mb 0.2 --optimizer adamw --weight-decay 0.01 --nan-at 1,0")
