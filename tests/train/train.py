@@ -202,7 +202,7 @@ def case_exchanges():
 
 def case_delays():
     """Delayed averaging learns, goes on exactly with messages under way, and names what clashes."""
-    base = "--model mlp --data digits --workers 2 --lr 0.05"
+    base = "--model mlp --data digits --workers 4 --lr 0.05"
     for flags in ("--delay 4", "--local-steps 4", "--delay 6 --local-steps 2 --scheme dgc:density=0.01 --correction ledger:book=b",
                   "--delay 4 --correction pull", "--delay 4 --correction published --nesterov --weight-decay 1e-4",
                   "--delay 3 --correction none", "--delay 4 --optimizer adamw --lr 0.001"):
