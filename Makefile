@@ -35,13 +35,17 @@ command: configure-release
 configure-%: setup
 	@[ -f build/$*/build.ninja ] || cmake --preset $* >build/configure-$*.log || { cat build/configure-$*.log; exit 1; }
 
+# What failed runs once more, alone: its output then stands at the end of a long log, and a test that fails only beside
+# others shows itself. It has failed all the same.
+FAILED_AGAIN = { ctest --preset $(or $*,release) --rerun-failed; exit 1; }
+
 # The Python tests and the fuzzers, one process after the other, leave cores idle: they run beside the sanitizers. Each
 # part's output comes as a whole, when it has ended.
 test: build-release build-asan build-tsan build-fuzz
-	ctest --preset release -j $(TEST_JOBS)
+	ctest --preset release -j $(TEST_JOBS) || $(FAILED_AGAIN)
 	@$(MAKE) --jobs 2 --output-sync=recurse test-python test-asan test-tsan test-fuzz
 test-asan test-tsan: test-%: build-%
-	ctest --preset $* -j $(JOBS)
+	ctest --preset $* -j $(JOBS) || $(FAILED_AGAIN)
 test-python: build-release
 	tests/python/run.sh build/release
 test-fuzz: build-fuzz

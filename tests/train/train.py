@@ -81,8 +81,9 @@ class Running:
         if sorted(self.workers) != [0, 1, 2, 3]:
             fail(f"expected 4 workers, got {self.workers}")
 
-    def ended(self, code, seconds, *parts):
-        start = time.time()
+    def ended(self, code, *parts):
+        """The limit is for a job that hangs: on a busy machine the kernel alone may take ten seconds to take down a process."""
+        start, seconds = time.time(), 60
         try:
             _, err = self.process.communicate(timeout=seconds)
         except subprocess.TimeoutExpired:
@@ -230,7 +231,7 @@ def case_delays():
     for number in (signal.SIGKILL, signal.SIGSTOP):
         job = Running("--timeout 3 --delay 10 --lr 0.01")
         os.kill(job.workers[2], number)
-        job.ended(1, 15, "rank 2")
+        job.ended(1, "rank 2")
 
 
 def case_refuses():
@@ -307,21 +308,21 @@ def case_killed():
     for rank in (2, 0):
         job = Running()
         os.kill(job.workers[rank], signal.SIGKILL)
-        job.ended(1, 10, f"rank {rank}", "signal 9")
+        job.ended(1, f"rank {rank}", "signal 9")
 
 
 def case_stopped():
     for rank in (2, 0):
         job = Running("--timeout 3")
         os.kill(job.workers[rank], signal.SIGSTOP)
-        job.ended(1, 15, f"rank {rank}")
+        job.ended(1, f"rank {rank}")
 
 
 def case_interrupted():
     job = Running()
     for pid in [job.process.pid] + list(job.workers.values()):  # as a terminal does
         os.kill(pid, signal.SIGINT)
-    job.ended(130, 10, "interrupted")
+    job.ended(130, "interrupted")
     job = Running()
     job.process.kill()
     time.sleep(2)
