@@ -20,8 +20,10 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-// How often collectives under way are looked at: short beside any link that delay is for.
-constexpr auto glance = std::chrono::microseconds(300);
+// How often collectives under way are looked at: soon after one was issued or has arrived, and as
+// long as somebody waits; then more and more seldom, for looking costs the training its processor.
+constexpr auto shortest_pause = std::chrono::microseconds(300);
+constexpr auto longest_pause = std::chrono::microseconds(3000);
 
 double seconds_since(Clock::time_point start) {
   return std::chrono::duration<double>(Clock::now() - start).count();
@@ -85,7 +87,7 @@ class Rounds::Engine {
     const auto begin = Clock::now();
     std::unique_lock lock(mutex_);
     if (under_way_ == 0) fail("rank ", group_.rank(), ": take() without a round under way");
-    done_.wait(lock, [this] { return !ready_.empty() || error_; });
+    await(lock, [this] { return !ready_.empty() || error_; });
     if (ready_.empty()) std::rethrow_exception(error_);
     Round round = std::move(ready_.front());
     ready_.pop_front();
@@ -104,7 +106,7 @@ class Rounds::Engine {
     {
       std::unique_lock lock(mutex_);
       // Further collectives of a message start when the first has arrived, whenever that is.
-      done_.wait(lock, [this] {
+      await(lock, [this] {
         const bool issued = several_legs_ ? ready_.size() == under_way_ : queue_.empty();
         return (issued && !launching_) || error_;
       });
@@ -131,8 +133,7 @@ class Rounds::Engine {
     {
       std::unique_lock lock(mutex_);
       ahead_ = depth_;
-      wake_.notify_all();
-      done_.wait(lock, [this] { return ready_.size() == under_way_ || error_; });
+      await(lock, [this] { return ready_.size() == under_way_ || error_; });
       ahead_ = 1;
       if (error_) std::rethrow_exception(error_);
     }
@@ -200,6 +201,7 @@ class Rounds::Engine {
 
   void run() {
     try {
+      std::chrono::microseconds pause = shortest_pause;
       std::unique_lock lock(mutex_);
       while (!closing_) {
         if (!queue_.empty()) {
@@ -208,6 +210,7 @@ class Rounds::Engine {
           launching_ = true;
           lock.unlock();
           launch(std::move(next));
+          pause = shortest_pause;
           lock.lock();
           launching_ = false;
           done_.notify_all();
@@ -218,9 +221,10 @@ class Rounds::Engine {
         } else if (std::ranges::any_of(flights_,
                                        [](const Flight& flight) { return !flight.there; })) {
           lock.unlock();
-          look();
+          const bool news = look();
           lock.lock();
-          if (queue_.empty() && !closing_) wake_.wait_for(lock, glance);
+          pause = news || waiting_ > 0 ? shortest_pause : std::min(2 * pause, longest_pause);
+          if (queue_.empty() && !closing_) wake_.wait_for(lock, pause);
         } else {
           wake_.wait(lock);
         }
@@ -233,15 +237,26 @@ class Rounds::Engine {
     flights_.clear();
   }
 
-  // Moves the collectives on, and notes which rounds are there.
-  void look() {
+  template <typename Ready>
+  void await(std::unique_lock<std::mutex>& lock, Ready ready) {
+    ++waiting_;
+    wake_.notify_all();
+    done_.wait(lock, ready);
+    --waiting_;
+  }
+
+  // Moves the collectives on, and notes which rounds are there: true if one has come.
+  bool look() {
+    bool news = false;
     const std::lock_guard group(group_mutex_);
     for (Flight& flight : flights_) {
       if (flight.there) continue;
       flight.there = std::ranges::all_of(flight.passages,
                                          [](Passage& passage) { return passage.pending.done(); });
       flight.seconds = seconds_since(flight.begin);
+      news = news || flight.there;
     }
+    return news;
   }
 
   void launch(Queued next) {
@@ -410,6 +425,7 @@ class Rounds::Engine {
   std::deque<Round> ready_;
   std::size_t under_way_ = 0;
   std::size_t ahead_ = 1;  // rounds decoded before they are wanted
+  int waiting_ = 0;        // callers that wait for the thread
   bool launching_ = false, closing_ = false;
   std::exception_ptr error_;
   Report report_;
