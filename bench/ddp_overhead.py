@@ -4,13 +4,15 @@
     PYTHONPATH=build/release/python .venv/bin/python bench/ddp_overhead.py [--model mlp|lstm|resnet50] [--workers 2] [--json F]
 
 All contenders live in the same workers, each with a model of its own, and take single steps in turn, each first as often as the
-others, so that whatever else the machine does meets them alike. A round's medians give a ratio to the first contender; printed are the
-rounds' median and quartiles. Where other programs run too, two more ratios help: of the fastest twentieths of all steps, and of the
-processor time of rank 0, all threads, which does not see the waiting.
+others, so that whatever else the machine does meets them alike. Each turn gives a ratio to the first contender: printed are the
+median over all turns and the 95 % interval of that median. The first contender stands there twice: what its second self is off 1 is
+noise. Two more ratios: of the fastest twentieths of all steps, and of the processor time of rank 0, all threads, which does not see
+the waiting.
 """
 # SPDX-License-Identifier: Apache-2.0
 import argparse
 import json
+import math
 import os
 import socket
 import statistics
@@ -125,15 +127,19 @@ def fastest(steps):
     return statistics.mean(sorted(steps)[: max(1, len(steps) // 20)])
 
 
+def median_within(values):
+    """The median and its 95 % interval, from the binomial distribution of how many values lie below it."""
+    values, middle, wide = sorted(values), (len(values) - 1) / 2, 0.98 * len(values) ** 0.5
+    return values[max(0, math.floor(middle - wide))], statistics.median(values), values[min(len(values) - 1, math.ceil(middle + wide))]
+
+
 def measured(names, rounds):
     """A row for each, against the first."""
     rows = []
     for name in names:
-        medians, base = ([statistics.median(wall for wall, _ in one[who]) for one in rounds] for who in (name, names[0]))
-        ratios = [mine / theirs for mine, theirs in zip(medians, base)]
-        low, middle, high = statistics.quantiles(ratios, n=4) if len(ratios) > 1 else ratios * 3
         (walls, cpus), (base_walls, base_cpus) = (zip(*[step for one in rounds for step in one[who]]) for who in (name, names[0]))
-        rows.append({"contender": name, "seconds_per_step": statistics.median(medians), "ratio": middle, "ratio_low": low, "ratio_high": high,
+        low, middle, high = median_within([mine / theirs for mine, theirs in zip(walls, base_walls)])
+        rows.append({"contender": name, "seconds_per_step": statistics.median(walls), "ratio": middle, "ratio_low": low, "ratio_high": high,
                      "ratio_of_fastest": fastest(walls) / fastest(base_walls), "cpu_seconds_per_step": statistics.median(cpus),
                      "cpu_ratio": statistics.median(cpus) / statistics.median(base_cpus)})
     return rows
@@ -164,14 +170,14 @@ def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("--model", choices=["mlp", "lstm", "resnet50"], default="mlp")
     parser.add_argument("--workers", type=int, default=2)
-    parser.add_argument("--rounds", type=int, default=15)
+    parser.add_argument("--rounds", type=int, default=40)
     parser.add_argument("--steps", type=int, default=0, help="of a block; default: by model")
-    parser.add_argument("--contenders", nargs="*", help="'plain', 'torch fp16', 'torch powersgd:rank=2', or 'thinwire SCHEME'")
+    parser.add_argument("--contenders", nargs="*", help="'plain [NOTE]', 'torch fp16', 'torch powersgd:rank=2', or 'thinwire SCHEME'")
     parser.add_argument("--json")
     options = parser.parse_args()
     options.steps = options.steps or {"mlp": 50, "lstm": 3, "resnet50": 3}[options.model]
     options.contenders = options.contenders or (
-        ["plain", "thinwire dense"] if options.model == "mlp" else
+        ["plain", "plain again", "thinwire dense"] if options.model == "mlp" else
         ["plain", "thinwire dense", "torch fp16", "thinwire fp16", "torch powersgd:rank=2", "thinwire powersgd:rank=2", "thinwire dgc"])
     torch.multiprocessing.spawn(work, (options, free_port()), options.workers)
 

@@ -24,10 +24,10 @@ import time
 from namespaces import DEVICE, Network, missing
 
 DENSE = "DDP dense"
-# PyTorch refuses its bf16 hook without CUDA or XPU; fp16 has as many bytes.
+# PyTorch refuses its bf16 hook without CUDA or XPU; its fp16 hook has as many bytes.
 CONTENDERS = {  # name: PyTorch's hook, or thinwire's scheme
     DENSE: "", "PyTorch fp16": "hook fp16", "PyTorch PowerSGD rank 1": "hook powersgd 1", "PyTorch PowerSGD rank 2": "hook powersgd 2",
-    "thinwire dgc 0.001": "dgc:density=0.001", "thinwire powersgd rank 1": "powersgd:rank=1", "thinwire powersgd rank 2": "powersgd:rank=2",
+    "thinwire bf16": "bf16", "thinwire dgc 0.001": "dgc:density=0.001", "thinwire powersgd rank 1": "powersgd:rank=1", "thinwire powersgd rank 2": "powersgd:rank=2",
     "thinwire onebit": "onebit"}
 WORDS, WIDTH = 10000, 512  # 14.5 million parameters
 
