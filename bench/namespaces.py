@@ -17,6 +17,7 @@ import subprocess
 import time
 
 PREFIX = "thinwire"
+FOLDER = "/run/netns"  # where `ip netns` mounts them
 DEVICE = "eth0"  # of every host, on its own side
 
 
@@ -27,6 +28,11 @@ def run(command: str) -> str:
     return done.stdout
 
 
+def mounted() -> bool:
+    with open("/proc/self/mounts") as file:
+        return any(line.split()[1] == FOLDER for line in file)
+
+
 def missing() -> str:
     """Why there can be no namespaces here; empty if there can."""
     if os.geteuid() != 0:
@@ -34,10 +40,13 @@ def missing() -> str:
     absent = [tool for tool in ("ip", "tc") if not shutil.which(tool)]
     if absent:
         return f"needs {' and '.join(absent)}: install iproute2"
+    before = mounted()
     try:
         with Network(1) as network:
             network.shape("1gbit")
     except RuntimeError as error:
+        if not before and mounted():  # `ip netns add` leaves it behind where it is refused
+            run(f"umount {FOLDER}")
         return f"needs network namespaces, veth, a bridge and tbf; this machine refuses: {error}"
     return ""
 
