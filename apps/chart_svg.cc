@@ -280,7 +280,7 @@ std::string marker(std::size_t index, double x, double y) {
   };
   return "<path" + attribute("class", "end s" + std::to_string(index % series_colours)) +
          attribute("transform", "translate(" + at(x) + " " + at(y) + ")") +
-         attribute("d", shapes[index % shapes.size()]) + "/>\n";
+         attribute("d", shapes[(index + index / series_colours) % shapes.size()]) + "/>\n";
 }
 
 std::vector<double> linear_ticks(double low, double high, int wanted) {

@@ -40,10 +40,11 @@ struct Chart {
 // line ends in a marker of its own shape; points show their values in tooltips.
 std::string line_chart(const Chart& chart);
 
-// The marker of series `index`, centred on (x, y): for the legend too.
+// The marker of series `index`, centred on (x, y): for the legend too. 32 differ in colour or shape:
+// `compare --schemes all` has 17.
 std::string marker(std::size_t index, double x, double y);
 
-inline constexpr std::size_t series_colours = 8;  // then the first comes again
+inline constexpr std::size_t series_colours = 8;  // then the first comes again, with another marker
 
 // Round values from `low` to `high`: steps of 1, 2 or 5 times a power of ten, about `wanted` of
 // them; and, for a logarithmic axis, powers of ten, or 1-2-5 where there are few of those.

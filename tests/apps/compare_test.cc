@@ -5,6 +5,7 @@
 
 #include <filesystem>
 #include <nlohmann/json.hpp>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -124,6 +125,18 @@ TEST_F(Compare, AllIsTheRegistry) {
   const std::string calls = read(path("calls"));
   EXPECT_TRUE(contains(calls, "--lr 0.5 --scheme dgc:warmup=10")) << calls;
   EXPECT_TRUE(contains(calls, "--steps 50 --lr 0.001 --scheme signum")) << calls;
+}
+
+TEST_F(Compare, MarkersTellSeventeenRunsApart) {
+  json kept = json::parse(read(fixture));
+  while (kept["runs"].size() < 17) kept["runs"].push_back(kept["runs"][0]);
+  const std::string page = page_of(kept), start = "<path class=\"end s";
+  std::set<std::string> markers;  // colour and shape, in whatever order the page draws them
+  for (std::size_t at = page.find(start); at != std::string::npos; at = page.find(start, at + 1)) {
+    const std::string tag = page.substr(at, page.find("/>", at) - at);
+    markers.insert(tag.substr(0, tag.find(" transform")) + tag.substr(tag.find(" d=")));
+  }
+  EXPECT_EQ(markers.size(), 17u);
 }
 
 TEST_F(Compare, AFailingRunIsNamed) {
