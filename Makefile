@@ -35,9 +35,12 @@ command: configure-release
 configure-%: setup
 	@[ -f build/$*/build.ninja ] || cmake --preset $* >build/configure-$*.log || { cat build/configure-$*.log; exit 1; }
 
-# What failed runs once more, alone: its output then stands at the end of a long log, and a test that fails only beside
-# others shows itself. It has failed all the same.
-FAILED_AGAIN = { ctest --preset $(or $*,release) --rerun-failed; exit 1; }
+# What failed runs once more, alone: a test that fails only beside others shows itself. It has failed all the same, and
+# what it said the first time ends the log.
+FAILED_AGAIN = { log=build/$(or $*,release)/Testing/Temporary/LastTest.log; mv $$log $$log.first; \
+  ctest --preset $(or $*,release) --rerun-failed || :; echo "What the failed tests said at first:"; \
+  awk '/ Testing: /{block = ""} {block = block $$0 "\n"} /^Test Failed/{printf "%s", block}' \
+    $$log.first | tail -n 80; exit 1; }
 
 # The Python tests and the fuzzers, one process after the other, leave cores idle: they run beside the sanitizers. Each
 # part's output comes as a whole, when it has ended.

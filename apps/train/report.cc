@@ -54,6 +54,7 @@ void print_cells(const std::vector<std::string>& cells) {
   std::string line;
   for (const std::string& text : cells) line += printed("%11s", text.c_str());
   std::cout << line << std::endl;
+  if (!std::cout) fail("cannot write to the standard output: is its reader gone?");
 }
 
 }  // namespace

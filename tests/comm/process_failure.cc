@@ -55,6 +55,12 @@ void killed(Group& group) {
   reduce(group, 400);
 }
 
+// A write to a rank that is gone raises this, if it comes before the news.
+void broken_pipe(Group& group) {
+  std::raise(culprit(group) ? SIGKILL : SIGPIPE);
+  reduce(group, 400);
+}
+
 // Long enough that the others are in the midst of it, where it may not even have come to it.
 void killed_inside(Group& group) {
   laws::Buffer data(100'000'000);
@@ -112,6 +118,7 @@ const std::map<std::string, Scenario> scenarios = {
     {"stop_before_gather", stop_before_gather},
     {"late", late},
     {"killed", killed},
+    {"broken_pipe", broken_pipe},
     {"killed_inside", killed_inside},
     {"throws", throws},
     {"other_bytes", other_bytes},

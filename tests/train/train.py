@@ -324,6 +324,9 @@ def case_interrupted():
         os.kill(pid, signal.SIGINT)
     job.ended(130, "interrupted")
     job = Running()
+    job.process.stdout.close()  # as `| head` does
+    job.ended(1, "standard output")
+    job = Running()
     job.process.kill()
     time.sleep(2)
     if any(alive(pid) for pid in job.workers.values()):

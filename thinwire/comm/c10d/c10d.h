@@ -12,6 +12,9 @@
 
 namespace thinwire {
 
+// Whichever way a group of several is made, the process ignores SIGPIPE from then on, unless it chose something for that
+// signal itself: Gloo's write to a lost peer would end it, where an error is to name the peer.
+
 // Over a backend that the caller made (or took from Python): gloo or mpi, whose receives take shorter messages too;
 // another one is an error. The backend must be used by nobody else meanwhile. Without a store there is no roll call: an
 // error names the rank whose message did not come, which in a ring need not be the one at fault.

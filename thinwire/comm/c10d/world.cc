@@ -5,6 +5,7 @@
 #include <ATen/ops/from_blob.h>
 
 #include <algorithm>
+#include <csignal>
 #include <exception>
 #include <type_traits>
 #include <utility>
@@ -71,6 +72,15 @@ std::optional<Statement> statement_in(const std::vector<std::uint8_t>& bytes) {
   return statement;
 }
 
+// Gloo writes to sockets with no flag against SIGPIPE, which would end this process where a peer's
+// end is to be an error that names it. A program that chose something for the signal keeps it.
+void ignore_broken_pipes() {
+  struct sigaction now {};
+  if (sigaction(SIGPIPE, nullptr, &now) != 0 || now.sa_handler != SIG_DFL) return;
+  now.sa_handler = SIG_IGN;
+  sigaction(SIGPIPE, &now, nullptr);
+}
+
 }  // namespace
 
 std::shared_ptr<Pool::Block> Pool::take(std::size_t bytes) {
@@ -103,7 +113,9 @@ World::World(c10::intrusive_ptr<c10d::Backend> backend, const GroupOptions& opti
       size_(backend ? backend->getSize() : 1),
       exceptions_(std::uncaught_exceptions()),
       backend_(std::move(backend)) {
-  if (size_ > 1) thread_ = std::thread([this] { loop(); });
+  if (size_ == 1) return;
+  ignore_broken_pipes();
+  thread_ = std::thread([this] { loop(); });
 }
 
 World::~World() {
