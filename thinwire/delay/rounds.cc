@@ -20,10 +20,12 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-// How often collectives under way are looked at: soon after one was issued or has arrived, and as
-// long as somebody waits; then more and more seldom, for looking costs the training its processor.
+// How often collectives under way are looked at. Looking costs the training its processor, so it is
+// done after a small part of the time that the oldest has taken already: what is late by as much
+// hardly comes later for it. While somebody waits the shortest pause counts.
 constexpr auto shortest_pause = std::chrono::microseconds(300);
-constexpr auto longest_pause = std::chrono::microseconds(3000);
+constexpr auto longest_pause = std::chrono::microseconds(10'000);
+constexpr int pause_part = 16;
 
 double seconds_since(Clock::time_point start) {
   return std::chrono::duration<double>(Clock::now() - start).count();
@@ -201,7 +203,7 @@ class Rounds::Engine {
 
   void run() {
     try {
-      std::chrono::microseconds pause = shortest_pause;
+      Clock::time_point next_look;
       std::unique_lock lock(mutex_);
       while (!closing_) {
         if (!queue_.empty()) {
@@ -210,7 +212,6 @@ class Rounds::Engine {
           launching_ = true;
           lock.unlock();
           launch(std::move(next));
-          pause = shortest_pause;
           lock.lock();
           launching_ = false;
           done_.notify_all();
@@ -218,13 +219,20 @@ class Rounds::Engine {
           lock.unlock();
           land();
           lock.lock();
-        } else if (std::ranges::any_of(flights_,
-                                       [](const Flight& flight) { return !flight.there; })) {
+        } else if (const Flight* const oldest = oldest_under_way()) {
+          if (waiting_ == 0 && Clock::now() < next_look) {
+            wake_.wait_until(lock, next_look);
+            continue;
+          }
+          const auto begin = oldest->begin;
           lock.unlock();
           const bool news = look();
+          const auto now = Clock::now();
+          next_look = now + std::clamp<Clock::duration>((now - begin) / pause_part, shortest_pause,
+                                                        longest_pause);
           lock.lock();
-          pause = news || waiting_ > 0 ? shortest_pause : std::min(2 * pause, longest_pause);
-          if (queue_.empty() && !closing_) wake_.wait_for(lock, pause);
+          if (waiting_ > 0 && !news && queue_.empty() && !closing_)
+            wake_.wait_for(lock, shortest_pause);
         } else {
           wake_.wait(lock);
         }
@@ -235,6 +243,13 @@ class Rounds::Engine {
       done_.notify_all();
     }
     flights_.clear();
+  }
+
+  // Flights arrive in any order: one that is there may stand behind one that is not.
+  const Flight* oldest_under_way() const {
+    const auto found =
+        std::ranges::find_if(flights_, [](const Flight& flight) { return !flight.there; });
+    return found == flights_.end() ? nullptr : &*found;
   }
 
   template <typename Ready>
