@@ -74,7 +74,7 @@ Sorted sorted(const std::string& text, const Config& config, const Method& metho
 
 // The value of --correction; empty when nothing was said about it.
 std::string correction_of(const std::map<std::string, std::string>& own) {
-  Config correction{"ledger", {}};
+  Config correction{own.contains("clip") ? "ledger" : "soft", {}};  // which has no clip
   bool given = false;
   for (const char* key : {"correction", "share", "clip", "rate", "book"}) {
     const auto found = own.find(key);

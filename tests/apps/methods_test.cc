@@ -47,7 +47,7 @@ TEST_F(Methods, BecomeFlags) {
       "--local-steps 2 --scheme fp16",
       "--delay 20 --scheme fp16",
       "--delay auto:30 --local-steps 5 --correction pull:rate=0.1 --scheme fp16",
-      "--delay 8 --correction ledger:share=0.5 --scheme fp16",
+      "--delay 8 --correction soft:share=0.5 --scheme fp16",
       "--delay 4 --local-steps 2 --correction none --scheme fp16",
       "--delay 0 --scheme topk:density=0.02",
       "--delay 3 --correction ledger:clip=1 --scheme dgc"};

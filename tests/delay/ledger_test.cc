@@ -37,15 +37,17 @@ struct Job {
 
   Job(std::uint32_t seed) : random(seed) {
     const auto kind = draw(4);
+    options.correction = draw(2) == 0 ? Correction::soft : Correction::ledger;
     if (kind == 1) options.correction = Correction::none;
     if (kind == 2) options.correction = Correction::pull;
     compress = draw(2) == 0;
     if (kind == 0) {
       options.book_b = draw(3) == 0;
-      if (!options.book_b && draw(3) == 0) options.share = 0.25 * draw(5);
+      if (!options.book_b && draw(3) == 0) options.share = 0.25 * (1 + draw(4));
     }
-    if (kind != 1 && draw(3) == 0) options.clip = 0.5;
+    if (kind != 1 && options.correction != Correction::soft && draw(3) == 0) options.clip = 0.5;
     options.delay = draw(20);
+    options.check();
     workers.resize(2 + draw(4));
     for (Worker& worker : workers)
       worker.ledger = std::make_unique<Ledger>(options, Bucket::single(0, "w", count),
@@ -61,6 +63,7 @@ struct Job {
       worker.weights[i] += normal(random);
       worker.applied[i] += static_cast<double>(worker.weights[i]) - before;
     }
+    if (draw(2) == 0) worker.ledger->step();  // or several at once are a step
   }
 
   void close(Worker& worker, bool take_part) {
@@ -93,7 +96,7 @@ struct Job {
     const double longest = options.clip * std::sqrt(due.mean);
     worker.ledger->settle(options.clip > 0 && std::sqrt(due.correction) > longest
                               ? longest / std::sqrt(due.correction)
-                              : 1);
+                              : options.effective_pace());
     const auto anchor = worker.ledger->anchor();
     worker.anchors.emplace_back(anchor.begin(), anchor.end());
     return true;
@@ -120,8 +123,9 @@ struct Job {
   void check_mass() const {
     std::vector<double> missing(count);
     for (const Worker& worker : workers) {
+      const std::vector<double> open = worker.ledger->open();
       for (std::size_t i = 0; i < count; ++i) {
-        missing[i] += worker.applied[i] - (worker.weights[i] - worker.ledger->start()[i]);
+        missing[i] += worker.applied[i] - open[i];
         for (const auto& message : worker.sent) missing[i] -= message[i];
         missing[i] -= worker.residual[i];
       }
@@ -139,9 +143,10 @@ struct Job {
 
   // Law: corrections sum to zero. When every worker has acknowledged the same rounds, the mean model
   // is the start and the mean of all updates, as if there were no delay. Book a leaves out what the
-  // compressors hold; `none` what is under way; clipping has its turn later.
+  // compressors hold; `none` and a share what is under way; clipping has its turn later.
   void check_mean_model() const {
-    if (options.correction == Correction::none || options.share != 1 || options.clip > 0) return;
+    if (options.correction == Correction::none || options.clip > 0) return;
+    if (options.effective_share() != 1) return;
     // A pull looks back at a model that earlier pulls have changed: it sums to zero only where all
     // workers made the same ones, as DelayedAverage sees to (law_anchors in training.h).
     if (options.correction == Correction::pull) return;
@@ -212,7 +217,7 @@ TEST(Ledger, LawsHoldOnThousandsOfSchedules) {
 
 TEST(Ledger, StateGoesOnExactly) {
   for (const char* text :
-       {"ledger", "ledger:share=0.5", "ledger:book=b,clip=0.3", "pull", "none"}) {
+       {"soft", "ledger", "ledger:share=0.25", "ledger:book=b,clip=0.3", "pull", "none"}) {
     DelayOptions options;
     options.parse_correction(text);
     options.delay = 4;
@@ -221,10 +226,14 @@ TEST(Ledger, StateGoesOnExactly) {
     Ledger ledger(options, bucket, weights);
     const auto step = [&](Ledger& books, std::vector<float>& w) {
       for (float& value : w) value -= 0.03f;
+      books.step();
+      for (float& value : w) value -= 0.01f;
       books.close(message);
       if (books.in_flight() > 3) books.acknowledge(mean, own), books.settle(0.5);
     };
     for (int i = 0; i < 6; ++i) step(ledger, weights);
+    for (float& value : weights) value += 0.02f;
+    ledger.step();  // a step of the next round
     State state;
     StateSaver saver(state);
     ledger.visit_state(saver);
@@ -256,8 +265,8 @@ TEST(Ledger, RefusesWhatDoesNotFit) {
 }
 
 TEST(DelayOptions, TextsGoThereAndBack) {
-  for (const char* text : {"ledger", "ledger:share=0.5", "ledger:book=b,clip=1", "pull:rate=0.02",
-                           "published", "none"}) {
+  for (const char* text : {"soft", "soft:share=0.75", "ledger", "ledger:share=0.5",
+                           "ledger:book=b,clip=1", "pull:rate=0.02", "published", "none"}) {
     DelayOptions options;
     options.parse_correction(text);
     options.check();
@@ -268,6 +277,24 @@ TEST(DelayOptions, TextsGoThereAndBack) {
     options.parse_delay(text);
     EXPECT_EQ(options.delay_str(), text);
   }
+}
+
+TEST(DelayOptions, ChoosesWhatWasNotGiven) {
+  DelayOptions options;
+  EXPECT_EQ(options.correction, Correction::soft);
+  EXPECT_EQ(options.effective_share(), 1) << "FedAvg";
+  EXPECT_EQ(options.effective_pace(), 1) << "FedAvg";
+  options.delay = 20;
+  EXPECT_EQ(options.effective_share(), 0.5);
+  EXPECT_DOUBLE_EQ(options.effective_pace(), 0.05);
+  options.parse_correction("soft:book=b");
+  EXPECT_EQ(options.effective_share(), 1);
+  options.parse_correction("soft:share=0.75,pace=0.25");
+  EXPECT_EQ(options.effective_share(), 0.75);
+  EXPECT_EQ(options.effective_pace(), 0.25);
+  options.parse_correction("ledger");
+  EXPECT_EQ(options.effective_share(), 1);
+  EXPECT_EQ(options.effective_pace(), 1);
 }
 
 TEST(DelayOptions, RefusesNonsense) {

@@ -75,8 +75,10 @@ INSTANTIATE_TEST_SUITE_P(
                       Setting{"published", 0.9, 5, 0.2, 0.24},
                       Setting{"published", 0, 20, 0.9, 1.1}, Setting{"pull", 0.9, 20, 3.4, 4.0},
                       Setting{"pull", 0.9, 5, 3.4, 4.0}, Setting{"pull", 0, 20, 1.8, 2.2},
-                      Setting{"soft", 0.9, 20, 2.9, 3.8}, Setting{"soft", 0.9, 5, 3.4, 4.0},
-                      Setting{"soft", 0, 20, 1.8, 2.2}, Setting{"none", 0, 20, 0.06, 0.1},
+                      Setting{"soft", 0.9, 20, 5.9, 6.2}, Setting{"soft", 0.9, 5, 5.7, 7.6},
+                      Setting{"soft", 0, 20, 3.7, 3.9}, Setting{"soft", 0, 5, 3.1, 3.4},
+                      Setting{"soft:share=1", 0.9, 20, 2.9, 3.8},
+                      Setting{"soft:share=1", 0, 20, 1.8, 2.2}, Setting{"none", 0, 20, 0.06, 0.1},
                       Setting{"none", 0.9, 20, 0.004, 0.02}));
 
 }  // namespace

@@ -97,6 +97,7 @@ inline std::vector<Setting> settings() {
           {"dense", "published", 6, 3},    {"dense", "published", 0, 1},
           {"powersgd", "ledger", 4, 4},    {"dense", "ledger:share=0.5,clip=0.5", 6, 2},
           {"fp16", "ledger", 3, 2},        {"dense", "soft", 8, 1},
+          {"dense", "soft", 7, 3},         {"dense", "soft:share=1", 8, 1},
           {sparse, "soft:book=b", 8, 3}};
 }
 
@@ -149,10 +150,11 @@ inline void check_equal(Group& group, const Arrays& arrays) {
 
 // Law: corrections sum to zero over the workers, so that the mean of their models is the start and
 // the mean of all their updates, as if there were no delay. Not where own updates are held back
-// (none, share=), corrections cut (clip=), or messages thinned under book a.
+// (none, soft, share=), corrections cut (clip=), or messages thinned under book a.
 inline void law_mean_model(Group& group, const Setting& setting, Task& task) {
   const DelayOptions options = setting.options();
-  if (options.correction == Correction::none || options.share != 1 || options.clip != 0) return;
+  if (options.correction == Correction::none || options.effective_share() != 1 || options.clip != 0)
+    return;
   if (setting.scheme != "dense" && !options.book_b) return;
   const std::vector<float> first = gradient(Shape::normal, task.weights[0].size(), 0);
   std::vector<float> error(first.size());

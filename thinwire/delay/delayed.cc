@@ -59,8 +59,7 @@ DelayedAverage::DelayedAverage(Group& group, const std::vector<Bucket>& buckets,
   // Moments have no stability to lose: they follow the plain ledger whatever the weights do.
   DelayOptions plain = options;
   if (options.correction != Correction::none) plain.correction = Correction::ledger;
-  plain.share = plain.pace = 1;
-  plain.clip = plain.rate = 0;
+  plain.share = plain.pace = plain.clip = plain.rate = 0;
   for (std::size_t b = 0; b < moments.size(); ++b)
     ledgers_.emplace_back(plain, buckets_[buckets.size() + b], moments[b]);
   rounds_ =
@@ -82,9 +81,13 @@ void DelayedAverage::advance(bool take_part, const Arrays* gradients) {
   if (step_ == 0) first_step_ = std::chrono::steady_clock::now();
   ++step_;
   take_in_due(gradients);
-  if (step_ - opened_ >= options_.local_steps) close_round(take_part);
+  if (step_ - opened_ >= options_.local_steps) {
+    close_round(take_part);
+  } else {
+    for (Ledger& ledger : ledgers_) ledger.step();
+  }
   take_in_due(gradients);
-  if (options_.pace == 1) return;
+  if (options_.effective_pace() == 1) return;
   for (std::size_t b = 0; b < weights_.size(); ++b) ledgers_[b].settle(options_.effective_pace());
 }
 
@@ -161,7 +164,7 @@ void DelayedAverage::settle(std::span<const Ledger::Due> due) {
       options_.clip > 0 && std::sqrt(correction) > longest ? longest / std::sqrt(correction) : 1;
   for (std::size_t b = 0; b < ledgers_.size(); ++b) {
     const bool moments = b >= weights_.size();
-    if (moments || options_.pace == 1) ledgers_[b].settle(moments ? 1 : share);
+    if (moments || options_.effective_pace() == 1) ledgers_[b].settle(moments ? 1 : share);
   }
   for (const std::span<float> moments : moments_) {
     for (float& value : moments) value = std::max(value, 0.0f);  // corrections may overshoot

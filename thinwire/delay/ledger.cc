@@ -26,6 +26,7 @@ void for_elements(std::size_t count, Body body) {
 
 Ledger::Ledger(const DelayOptions& options, Bucket bucket, std::span<float> weights)
     : options_(options),
+      share_(static_cast<float>(options.effective_share())),
       bucket_(std::move(bucket)),
       weights_(weights),
       anchor_(weights.begin(), weights.end()),
@@ -36,6 +37,7 @@ Ledger::Ledger(const DelayOptions& options, Bucket bucket, std::span<float> weig
   if (bucket_.elements() != weights.size())
     fail("ledger: expected ", bucket_.elements(), " weights, got ", weights.size());
   if (options.book_b) held_.resize(weights.size());
+  if (share_ != 1) open_.resize(weights.size());
 }
 
 std::vector<float> Ledger::fresh() {
@@ -45,19 +47,35 @@ std::vector<float> Ledger::fresh() {
   return array;
 }
 
+void Ledger::step() {
+  if (share_ == 1) return;  // close() finds it all in the weights
+  float* const w = weights_.data();
+  for_elements(weights_.size(), [&](std::size_t i) {
+    const float update = w[i] - start_[i];
+    open_[i] += update;
+    w[i] = start_[i] + share_ * update;
+    start_[i] = w[i];
+  });
+}
+
 void Ledger::close(std::span<float> message, bool take_part) {
   if (message.size() != weights_.size())
     fail("ledger: expected room for ", weights_.size(), " values, got ", message.size());
   std::vector<float> kept = fresh();
   float* const w = weights_.data();
-  const auto share =
-      static_cast<float>(options_.correction == Correction::none ? 0 : options_.share);
+  const float share = options_.correction == Correction::none ? 0 : share_;
   const bool pull = options_.correction == Correction::pull;
+  if (!take_part) step();
   for_elements(message.size(), [&](std::size_t i) {
-    const float update = take_part ? w[i] - start_[i] : 0;
+    float update = 0;
+    if (take_part) {
+      const float now = w[i] - start_[i];
+      update = open_.empty() ? now : open_[i] + now;
+      if (share != 1) w[i] = start_[i] + share * now;
+      if (!open_.empty()) open_[i] = 0;
+      start_[i] = w[i];
+    }
     message[i] = update;
-    if (take_part && share != 1) w[i] = start_[i] + share * update;
-    if (take_part) start_[i] = w[i];
     kept[i] = pull ? start_[i] : share * update;
   });
   kept_.push_back(std::move(kept));
@@ -112,9 +130,17 @@ std::vector<double> Ledger::lead() const {
   std::vector<double> sum(weights_.size());
   for (std::size_t i = 0; i < sum.size(); ++i) {
     sum[i] = static_cast<double>(weights_[i]) - start_[i] - due_[i];
+    if (!open_.empty()) sum[i] += share_ * open_[i];
     if (!held_.empty()) sum[i] += held_[i];
     for (const std::vector<float>& kept : kept_) sum[i] += kept[i];
   }
+  return sum;
+}
+
+std::vector<double> Ledger::open() const {
+  std::vector<double> sum(weights_.size());
+  for (std::size_t i = 0; i < sum.size(); ++i)
+    sum[i] = static_cast<double>(weights_[i]) - start_[i] + (open_.empty() ? 0 : open_[i]);
   return sum;
 }
 
@@ -125,6 +151,7 @@ void Ledger::visit_state(StateVisitor& visitor) {
   visit("weights", anchor_, Share::replicated);
   visit("own", weights_, Share::local);
   visit("start", start_, Share::local);
+  if (!open_.empty()) visit("open", open_, Share::local);
   visit("due", due_, Share::local);
   if (!held_.empty()) visit("held", held_, Share::local);
   auto rounds = static_cast<double>(kept_.size());

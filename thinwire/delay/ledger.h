@@ -5,12 +5,13 @@
 // it depends on received bytes alone and is the same, bit for bit, on every worker. The worker's own
 // weights w run ahead of it by what it did itself since:
 //
-//     ledger   w = x + (own updates not yet acknowledged)
+//     ledger   w = x + share (own updates not yet acknowledged); soft: corrections due apart
 //     none     w = x + (own updates of the open round)
 //     pull     w follows its own updates, plus a share of x(then) - w(then) for each round
 //
-// What an acknowledgement adds to w beyond its own update sums to zero over the workers: the mean
-// of their models is that of training without delay.
+// What an acknowledgement puts in place of a worker's own update sums to zero over the workers: where
+// they make their own updates in full (share 1) the mean of their models is that of training without
+// delay.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -31,8 +32,11 @@ class Ledger {
   // is not for here: it works on gradients (see published.h).
   Ledger(const DelayOptions& options, Bucket bucket, std::span<float> weights);
 
-  // Ends the open round: `message` becomes what this worker changed in it, and the next round opens.
-  // A worker that misses the round sends zeros; what it did stays open and travels with the next.
+  // Ends a step: the weights keep the share of what it changed, the open round has all of it.
+  void step();
+  // Ends the open round, and a step: `message` becomes what this worker changed in it, and the next
+  // round opens. A worker that misses the round sends zeros; what it did stays open and travels with
+  // the next.
   void close(std::span<float> message, bool take_part = true);
 
   // The oldest closed round has come back. `mean`: of all workers' messages as they travelled;
@@ -50,10 +54,11 @@ class Ledger {
   void come_home();
 
   std::span<float> anchor() { return anchor_; }
-  std::span<const float> start() const { return start_; }
   std::size_t in_flight() const { return kept_.size(); }
   // By element, for the laws: w = anchor + lead (not for pull, whose weights go their own way).
   std::vector<double> lead() const;
+  // By element, for the laws: what the open round will send.
+  std::vector<double> open() const;
 
   void visit_state(StateVisitor& visitor);
 
@@ -61,10 +66,13 @@ class Ledger {
   std::vector<float> fresh();
 
   DelayOptions options_;
+  float share_;
   Bucket bucket_;
   std::span<float> weights_;
   std::vector<float> anchor_;
-  std::vector<float> start_;               // the weights when the open round began, corrected since
+  std::vector<float> start_;               // the weights when the open step began, corrected since
+                                           // (share 1: when the open round began)
+  std::vector<float> open_;                // share < 1: what the ended steps of the open round did
   std::deque<std::vector<float>> kept_;    // by round in flight: own update; pull: where we were
   std::vector<float> due_;                 // correction not yet made
   std::vector<float> held_;                // book b: own updates that were not sent yet

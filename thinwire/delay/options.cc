@@ -12,7 +12,7 @@
 namespace thinwire {
 namespace {
 
-constexpr std::array<std::string_view, 4> names = {"ledger", "published", "pull", "none"};
+constexpr std::array<std::string_view, 5> names = {"soft", "ledger", "published", "pull", "none"};
 
 std::string digits_of(double value) {
   char text[32];
@@ -24,22 +24,23 @@ std::string digits_of(double value) {
 
 const std::vector<Option>& DelayOptions::known() {
   static const std::vector<Option> options = {
-      {"share", "1", "ledger: share of its own update that a worker keeps meanwhile, in [0, 1]"},
+      {"share", "0",
+       "soft, ledger: share of its own update that a worker makes before the mean arrives, in "
+       "[0, 1]; 0 = 0.5 for soft, 1 for ledger and book b"},
       {"clip", "0", "ledger, pull: longest correction, in lengths of the mean update; 0 = any"},
-      {"pace", "1", "ledger: share of a correction that is made per step, in [0, 1]; 0 = chosen"},
+      {"pace", "0",
+       "soft, ledger: share of a correction that is made per step, in [0, 1]; 0 = chosen for soft, "
+       "1 for ledger"},
       {"rate", "0",
        "pull: share of the way per round, in [0, 1]; 0 = 0.4 K / max(D, K), without delay 1"},
       {"book", "a",
-       "ledger, with a compressor: a: the whole update leaves on arrival; b: only what was sent"}};
+       "soft, ledger, with a compressor: a: the whole update leaves on arrival; b: only what was "
+       "sent"}};
   return options;
 }
 
 void DelayOptions::parse_correction(std::string_view text) {
-  Config config = Config::parse(text);
-  if (config.scheme == "soft") {
-    config.scheme = "ledger";
-    config.options.try_emplace("pace", "0");
-  }
+  const Config config = Config::parse(text);
   const auto found = std::find(names.begin(), names.end(), config.scheme);
   if (found == names.end())
     fail("correction: expected soft, ledger, published, pull or none, got '", config.scheme, "'");
@@ -60,9 +61,8 @@ void DelayOptions::parse_correction(std::string_view text) {
 
 std::string DelayOptions::correction_str() const {
   Config config{std::string(names[static_cast<std::size_t>(correction)]), {}};
-  if (pace == 0) config.scheme = "soft";
-  if (pace != 0 && pace != 1) config.options["pace"] = digits_of(pace);
-  if (share != 1) config.options["share"] = digits_of(share);
+  if (pace != 0) config.options["pace"] = digits_of(pace);
+  if (share != 0) config.options["share"] = digits_of(share);
   if (clip != 0) config.options["clip"] = digits_of(clip);
   if (rate != 0) config.options["rate"] = digits_of(rate);
   if (book_b) config.options["book"] = "b";
@@ -88,14 +88,17 @@ void DelayOptions::check() const {
   if (local_steps == 0) fail("local steps: expected at least 1, got 0");
   const std::string name(names[static_cast<std::size_t>(correction)]);
   const bool ledger = correction == Correction::ledger, pull = correction == Correction::pull;
-  if (share != 1 && !ledger) fail("correction ", name, " has no share=; only ledger has");
-  if (share != 1 && book_b) fail("correction ledger: share= and book=b clash; give one of them");
-  if (pace != 1 && !ledger) fail("correction ", name, " has no pace=; only ledger has");
-  if (pace != 1 && clip != 0) fail("correction ledger: pace= and clip= clash; give one of them");
+  const bool books = ledger || correction == Correction::soft;
+  if (share != 0 && !books) fail("correction ", name, " has no share=; soft and ledger have");
+  if (share != 0 && book_b)
+    fail("correction ", name, ": share= and book=b clash; give one of them");
+  if (pace != 0 && !books) fail("correction ", name, " has no pace=; soft and ledger have");
+  if (pace != 0 && pace != 1 && clip != 0)
+    fail("correction ", name, ": pace= and clip= clash; give one of them");
   if (clip != 0 && !ledger && !pull)
     fail("correction ", name, " has no clip=; ledger and pull have");
   if (rate != 0 && !pull) fail("correction ", name, " has no rate=; only pull has");
-  if (book_b && !ledger) fail("correction ", name, " has no book=b; only ledger has");
+  if (book_b && !books) fail("correction ", name, " has no book=b; soft and ledger have");
 }
 
 std::uint64_t DelayOptions::rounds_in_flight() const {
@@ -111,9 +114,15 @@ double DelayOptions::pull_rate() const {
 
 double DelayOptions::effective_pace() const {
   if (pace > 0) return pace;
-  if (delay == 0) return 1;
+  if (delay == 0 || correction != Correction::soft) return 1;
   const auto reach = static_cast<double>(delay + local_steps - 1);
   return std::min({1.0, 2 / reach, (1 - momentum) / 2});
+}
+
+double DelayOptions::effective_share() const {
+  if (delay == 0) return 1;  // nothing is under way
+  if (share > 0) return share;
+  return correction == Correction::soft && !book_b ? 0.5 : 1;
 }
 
 }  // namespace thinwire
