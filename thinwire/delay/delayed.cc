@@ -95,9 +95,9 @@ void DelayedAverage::drain() {
   Message gradients = room();  // what the published correction would give to a further step
   Arrays views(gradients.begin(), gradients.end());
   const Arrays* const further = published() ? &views : nullptr;
-  while (!closed_.empty()) take_in(further);
+  while (closed_.size() >= options_.rounds_in_flight()) take_in(further);
   close_round(true);  // steps since the last, and what some worker missed to send
-  take_in(further);
+  while (!closed_.empty()) take_in(further);
   for (Ledger& ledger : ledgers_) ledger.come_home();
   for (Published& books : published_) books.come_home();
 }
