@@ -5,8 +5,9 @@
 
 All contenders live in the same workers, each with a model of its own, and take single steps in turn, each first as often as the
 others, so that whatever else the machine does meets them alike. Each turn gives a ratio to the first contender: printed are the
-median over all turns and the 95 % interval of that median. For mlp, plain DDP stands there twice: what its second self is off 1 is noise. Two more ratios: of the fastest twentieths of all steps, and of the processor time of rank 0, all threads, which does not see
-the waiting.
+median over all turns and the 95 % interval of that median. For mlp, plain DDP stands there twice: what its second self is off 1
+is noise. Two more ratios: of the fastest twentieths of all steps, and of the processor time of rank 0, all threads, which does not
+see the waiting.
 """
 # SPDX-License-Identifier: Apache-2.0
 import argparse

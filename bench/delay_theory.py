@@ -9,7 +9,7 @@ The workers' mean sees mean u = u, their deviations from it see mean u = 0. pull
 import numpy as np
 
 FLAT = 1e-4
-CURVATURES = np.concatenate([np.geomspace(1e-3, 0.1, 60), np.arange(0.1, 7.5, 0.01)])
+CURVATURES = np.concatenate([np.geomspace(1e-3, 0.3, 800), np.arange(0.3, 7.5, 0.01)])
 
 
 def ledger(momentum, delay, curvature, share, pace, of_mean=False):
