@@ -51,7 +51,7 @@ struct Job {
     workers.resize(2 + draw(4));
     for (Worker& worker : workers)
       worker.ledger = std::make_unique<Ledger>(options, Bucket::single(0, "w", count),
-                                               std::span(worker.weights));
+                                               std::span(worker.weights), workers.size());
   }
 
   std::uint32_t draw(std::uint32_t below) { return static_cast<std::uint32_t>(random() % below); }
@@ -146,7 +146,7 @@ struct Job {
   // compressors hold; `none` and a share what is under way; clipping has its turn later.
   void check_mean_model() const {
     if (options.correction == Correction::none || options.clip > 0) return;
-    if (options.effective_share() != 1) return;
+    if (options.effective_share() != 1 || options.measures_share()) return;
     // A pull looks back at a model that earlier pulls have changed: it sums to zero only where all
     // workers made the same ones, as DelayedAverage sees to (law_anchors in training.h).
     if (options.correction == Correction::pull) return;
@@ -223,7 +223,7 @@ TEST(Ledger, StateGoesOnExactly) {
     options.delay = 4;
     const Bucket bucket = Bucket::single(0, "w", 5);
     std::vector<float> weights(5, 1), message(5), mean(5, 0.01f), own(5, 0.02f);
-    Ledger ledger(options, bucket, weights);
+    Ledger ledger(options, bucket, weights, 4);
     const auto step = [&](Ledger& books, std::vector<float>& w) {
       for (float& value : w) value -= 0.03f;
       books.step();
@@ -232,13 +232,19 @@ TEST(Ledger, StateGoesOnExactly) {
       if (books.in_flight() > 3) books.acknowledge(mean, own), books.settle(0.5);
     };
     for (int i = 0; i < 6; ++i) step(ledger, weights);
+    if (text == std::string_view("soft")) {
+      std::vector<float> before = weights;
+      for (float& value : weights) value += 1;
+      ledger.step();
+      EXPECT_LT(weights[0] - before[0], 0.9f) << "the share to be resumed is not the first one";
+    }
     for (float& value : weights) value += 0.02f;
     ledger.step();  // a step of the next round
     State state;
     StateSaver saver(state);
     ledger.visit_state(saver);
     std::vector<float> other(5, 7);
-    Ledger resumed(options, bucket, other);
+    Ledger resumed(options, bucket, other, 4);
     StateLoader loader(state);
     resumed.visit_state(loader);
     for (int i = 0; i < 6; ++i) {
@@ -250,10 +256,47 @@ TEST(Ledger, StateGoesOnExactly) {
   }
 }
 
+// How much of an update of 1 a worker makes at once, after 200 rounds in which the part `common` of
+// its own updates' power was that of all workers, the rest noise.
+float share_after(float common, std::size_t workers) {
+  DelayOptions options;
+  options.delay = 1;
+  const std::size_t elements = 1000;
+  std::vector<float> weights(elements), message(elements), mean(elements);
+  Ledger ledger(options, Bucket::single(0, "w", elements), weights, workers);
+  std::mt19937 random(7);
+  std::normal_distribution<float> normal;
+  for (int round = 0; round < 200; ++round) {
+    for (std::size_t i = 0; i < elements; ++i) {
+      const float all = std::sqrt(common) * normal(random);
+      const float noise = std::sqrt(1 - common) * normal(random);
+      weights[i] += all + noise;
+      mean[i] = all + noise / static_cast<float>(workers);
+    }
+    ledger.close(message);
+    ledger.acknowledge(mean, {});
+    ledger.settle(1);
+  }
+  const float before = weights[0];
+  weights[0] += 1;
+  ledger.close(message);
+  EXPECT_NEAR(message[0], 1, 1e-5);
+  return weights[0] - before;
+}
+
+TEST(Ledger, MakesAtOnceWhatTheOthersDoToo) {
+  EXPECT_NEAR(share_after(0, 4), 0.5, 0.02) << "all is noise";
+  EXPECT_NEAR(share_after(0.2f, 4), 0.8, 0.05);
+  EXPECT_NEAR(share_after(0.2f, 2), 0.8, 0.05) << "two that agree by chance are no more common";
+  EXPECT_NEAR(share_after(0.5f, 4), 1, 1e-5);
+  EXPECT_NEAR(share_after(1, 4), 1, 1e-5);
+  EXPECT_NEAR(share_after(0, 1), 1, 1e-5) << "nobody else";
+}
+
 TEST(Ledger, RefusesWhatDoesNotFit) {
   DelayOptions options;
   std::vector<float> weights(3), message(3);
-  Ledger ledger(options, Bucket::single(0, "w", 3), weights);
+  Ledger ledger(options, Bucket::single(0, "w", 3), weights, 2);
   EXPECT_THROW(ledger.acknowledge(message, {}), Error);
   ledger.close(message);
   EXPECT_THROW(ledger.come_home(), Error);
@@ -261,7 +304,7 @@ TEST(Ledger, RefusesWhatDoesNotFit) {
   EXPECT_THROW(ledger.close(short_one), Error);
   EXPECT_THROW(ledger.acknowledge(short_one, {}), Error);
   options.correction = Correction::published;
-  EXPECT_THROW(Ledger(options, Bucket::single(0, "w", 3), weights), Error);
+  EXPECT_THROW(Ledger(options, Bucket::single(0, "w", 3), weights, 2), Error);
 }
 
 TEST(DelayOptions, TextsGoThereAndBack) {
@@ -282,14 +325,17 @@ TEST(DelayOptions, TextsGoThereAndBack) {
 TEST(DelayOptions, ChoosesWhatWasNotGiven) {
   DelayOptions options;
   EXPECT_EQ(options.correction, Correction::soft);
+  EXPECT_FALSE(options.measures_share()) << "FedAvg";
   EXPECT_EQ(options.effective_share(), 1) << "FedAvg";
   EXPECT_EQ(options.effective_pace(), 1) << "FedAvg";
   options.delay = 20;
-  EXPECT_EQ(options.effective_share(), 0.5);
+  EXPECT_TRUE(options.measures_share());
   EXPECT_DOUBLE_EQ(options.effective_pace(), 0.05);
   options.parse_correction("soft:book=b");
+  EXPECT_FALSE(options.measures_share());
   EXPECT_EQ(options.effective_share(), 1);
   options.parse_correction("soft:share=0.75,pace=0.25");
+  EXPECT_FALSE(options.measures_share());
   EXPECT_EQ(options.effective_share(), 0.75);
   EXPECT_EQ(options.effective_pace(), 0.25);
   options.parse_correction("ledger");

@@ -67,19 +67,19 @@ TEST_P(Stability, ConvergesBelowAndDivergesAbove) {
 
 INSTANTIATE_TEST_SUITE_P(
     Corrections, Stability,
-    ::testing::Values(Setting{"ledger", 0, 20, 0.9, 1.1}, Setting{"ledger", 0, 5, 0.9, 1.1},
-                      Setting{"ledger", 0.9, 20, 0.021, 0.028},
-                      Setting{"ledger", 0.9, 10, 0.06, 0.08}, Setting{"ledger", 0.9, 5, 0.18, 0.25},
-                      Setting{"published", 0.9, 20, 0.022, 0.028},
-                      Setting{"published", 0.9, 10, 0.062, 0.078},
-                      Setting{"published", 0.9, 5, 0.2, 0.24},
-                      Setting{"published", 0, 20, 0.9, 1.1}, Setting{"pull", 0.9, 20, 3.4, 4.0},
-                      Setting{"pull", 0.9, 5, 3.4, 4.0}, Setting{"pull", 0, 20, 1.8, 2.2},
-                      Setting{"soft", 0.9, 20, 5.9, 6.2}, Setting{"soft", 0.9, 5, 5.7, 7.6},
-                      Setting{"soft", 0, 20, 3.7, 3.9}, Setting{"soft", 0, 5, 3.1, 3.4},
-                      Setting{"soft:share=1", 0.9, 20, 2.9, 3.8},
-                      Setting{"soft:share=1", 0, 20, 1.8, 2.2}, Setting{"none", 0, 20, 0.06, 0.1},
-                      Setting{"none", 0.9, 20, 0.004, 0.02}));
+    ::testing::Values(
+        Setting{"ledger", 0, 20, 0.9, 1.1}, Setting{"ledger", 0, 5, 0.9, 1.1},
+        Setting{"ledger", 0.9, 20, 0.021, 0.028}, Setting{"ledger", 0.9, 10, 0.06, 0.08},
+        Setting{"ledger", 0.9, 5, 0.18, 0.25}, Setting{"published", 0.9, 20, 0.022, 0.028},
+        Setting{"published", 0.9, 10, 0.062, 0.078}, Setting{"published", 0.9, 5, 0.2, 0.24},
+        Setting{"published", 0, 20, 0.9, 1.1}, Setting{"pull", 0.9, 20, 3.4, 4.0},
+        Setting{"pull", 0.9, 5, 3.4, 4.0}, Setting{"pull", 0, 20, 1.8, 2.2},
+        Setting{"soft", 0.9, 20, 3.7, 3.9}, Setting{"soft", 0.9, 5, 3.7, 4.4},
+        Setting{"soft", 0, 20, 1.9, 2.1}, Setting{"soft", 0, 5, 1.9, 2.8},
+        Setting{"soft:share=0.5", 0.9, 20, 5.9, 6.2}, Setting{"soft:share=0.5", 0.9, 5, 5.7, 7.6},
+        Setting{"soft:share=0.5", 0, 20, 3.7, 3.9}, Setting{"soft:share=0.5", 0, 5, 3.1, 3.4},
+        Setting{"soft:share=1", 0.9, 20, 2.9, 3.8}, Setting{"soft:share=1", 0, 20, 1.8, 2.2},
+        Setting{"none", 0, 20, 0.06, 0.1}, Setting{"none", 0.9, 20, 0.004, 0.02}));
 
 }  // namespace
 }  // namespace thinwire

@@ -153,8 +153,8 @@ inline void check_equal(Group& group, const Arrays& arrays) {
 // (none, soft, share=), corrections cut (clip=), or messages thinned under book a.
 inline void law_mean_model(Group& group, const Setting& setting, Task& task) {
   const DelayOptions options = setting.options();
-  if (options.correction == Correction::none || options.effective_share() != 1 || options.clip != 0)
-    return;
+  if (options.correction == Correction::none || options.clip != 0) return;
+  if (options.effective_share() != 1 || options.measures_share()) return;
   if (setting.scheme != "dense" && !options.book_b) return;
   const std::vector<float> first = gradient(Shape::normal, task.weights[0].size(), 0);
   std::vector<float> error(first.size());

@@ -54,14 +54,14 @@ DelayedAverage::DelayedAverage(Group& group, const std::vector<Bucket>& buckets,
     if (published())
       published_.emplace_back(buckets_[b], weights[b]);
     else
-      ledgers_.emplace_back(options, buckets_[b], weights[b]);
+      ledgers_.emplace_back(options, buckets_[b], weights[b], group.size());
   }
   // Moments have no stability to lose: they follow the plain ledger whatever the weights do.
   DelayOptions plain = options;
   if (options.correction != Correction::none) plain.correction = Correction::ledger;
   plain.share = plain.pace = plain.clip = plain.rate = 0;
   for (std::size_t b = 0; b < moments.size(); ++b)
-    ledgers_.emplace_back(plain, buckets_[buckets.size() + b], moments[b]);
+    ledgers_.emplace_back(plain, buckets_[buckets.size() + b], moments[b], group.size());
   rounds_ =
       std::make_unique<Rounds>(group, buckets_, config, options.rounds_in_flight(), options.book_b);
 }

@@ -3,6 +3,7 @@
 #include "thinwire/delay/ledger.h"
 
 #include <algorithm>
+#include <cmath>
 #include <utility>
 
 #include "thinwire/core/error.h"
@@ -12,10 +13,11 @@
 namespace thinwire {
 namespace {
 
-// Elements are independent of each other: pieces of a size that fits a cache.
+// Elements are worked on in pieces of a size that fits a cache.
+constexpr std::size_t piece = std::size_t{1} << 16;
+
 template <typename Body>
 void for_elements(std::size_t count, Body body) {
-  constexpr std::size_t piece = std::size_t{1} << 16;
   parallel_for((count + piece - 1) / piece, [&](std::size_t i) {
     const std::size_t end = std::min(count, (i + 1) * piece);
     for (std::size_t at = i * piece; at < end; ++at) body(at);
@@ -24,8 +26,10 @@ void for_elements(std::size_t count, Body body) {
 
 }  // namespace
 
-Ledger::Ledger(const DelayOptions& options, Bucket bucket, std::span<float> weights)
+Ledger::Ledger(const DelayOptions& options, Bucket bucket, std::span<float> weights,
+               std::size_t workers)
     : options_(options),
+      workers_(workers),
       share_(static_cast<float>(options.effective_share())),
       bucket_(std::move(bucket)),
       weights_(weights),
@@ -37,7 +41,7 @@ Ledger::Ledger(const DelayOptions& options, Bucket bucket, std::span<float> weig
   if (bucket_.elements() != weights.size())
     fail("ledger: expected ", bucket_.elements(), " weights, got ", weights.size());
   if (options.book_b) held_.resize(weights.size());
-  if (share_ != 1) open_.resize(weights.size());
+  if (share_ != 1 || options.measures_share()) open_.resize(weights.size());
 }
 
 std::vector<float> Ledger::fresh() {
@@ -61,7 +65,7 @@ void Ledger::step() {
 void Ledger::close(std::span<float> message, bool take_part) {
   if (message.size() != weights_.size())
     fail("ledger: expected room for ", weights_.size(), " values, got ", message.size());
-  std::vector<float> kept = fresh();
+  Kept kept{fresh(), share_};
   float* const w = weights_.data();
   const float share = options_.correction == Correction::none ? 0 : share_;
   const bool pull = options_.correction == Correction::pull;
@@ -76,16 +80,18 @@ void Ledger::close(std::span<float> message, bool take_part) {
       start_[i] = w[i];
     }
     message[i] = update;
-    kept[i] = pull ? start_[i] : share * update;
+    kept.made[i] = pull ? start_[i] : share * update;
   });
   kept_.push_back(std::move(kept));
+  // Not while a round is open: one share holds for all that travels together.
+  if (take_part && options_.measures_share()) share_ = next_share();
 }
 
 Ledger::Due Ledger::acknowledge(std::span<const float> mean, std::span<const float> own) {
   if (kept_.empty()) fail("ledger: an acknowledgement came, but no round is in flight");
   if (mean.size() != weights_.size() || (options_.book_b && own.size() != weights_.size()))
     fail("ledger: expected ", weights_.size(), " values, got ", mean.size());
-  std::vector<float> kept = std::move(kept_.front());
+  Kept kept = std::move(kept_.front());
   kept_.pop_front();
   Due result;
   if (options_.clip > 0) result.mean = squared_norm(mean.data(), mean.size());
@@ -95,15 +101,50 @@ Ledger::Due Ledger::acknowledge(std::span<const float> mean, std::span<const flo
   for_elements(mean.size(), [&](std::size_t i) {
     anchor_[i] += mean[i];
     if (pull) {
-      due_[i] += rate * (anchor_[i] - kept[i]);
+      due_[i] += rate * (anchor_[i] - kept.made[i]);
     } else {
-      if (book_b) held_[i] += kept[i] - own[i];
-      due_[i] += mean[i] - (book_b ? own[i] : kept[i]);
+      if (book_b) held_[i] += kept.made[i] - own[i];
+      due_[i] += mean[i] - (book_b ? own[i] : kept.made[i]);
     }
   });
   if (options_.clip > 0) result.correction = squared_norm(due_.data(), due_.size());
-  spare_.push_back(std::move(kept));
+  if (options_.measures_share()) listen(kept, mean);
+  spare_.push_back(std::move(kept.made));
   return result;
+}
+
+void Ledger::listen(const Kept& kept, std::span<const float> mean) {
+  struct Products {
+    double with_mean = 0, with_self = 0;
+  };
+  std::vector<Products> pieces((mean.size() + piece - 1) / piece);
+  parallel_for(pieces.size(), [&](std::size_t p) {
+    Products sums;
+    for (std::size_t i = p * piece; i < std::min(mean.size(), (p + 1) * piece); ++i) {
+      const double own = kept.made[i] / kept.share;
+      sums.with_mean += own * mean[i];
+      sums.with_self += own * own;
+    }
+    pieces[p] = sums;
+  });
+  Products sums;
+  for (const Products& part : pieces) {
+    sums.with_mean += part.with_mean;
+    sums.with_self += part.with_self;
+  }
+  if (!std::isfinite(sums.with_mean) || !std::isfinite(sums.with_self)) return;
+  const double memory = 1 - std::min(0.5, static_cast<double>(options_.local_steps) / 50);
+  with_mean_ = memory * with_mean_ + sums.with_mean;
+  with_self_ = memory * with_self_ + sums.with_self;
+}
+
+// Own updates that were noise have 1 / workers in common with the mean of all, those that all make
+// have everything. The more is common, the more of it is made at once: all from a third on.
+float Ledger::next_share() const {
+  if (with_self_ == 0 || workers_ == 1) return 1;
+  const double noise = 1 / static_cast<double>(workers_);
+  const double common = (with_mean_ / with_self_ - noise) / (1 - noise);
+  return static_cast<float>(std::clamp(0.5 + 1.5 * common, 0.5, 1.0));
 }
 
 void Ledger::settle(double share) {
@@ -132,7 +173,7 @@ std::vector<double> Ledger::lead() const {
     sum[i] = static_cast<double>(weights_[i]) - start_[i] - due_[i];
     if (!open_.empty()) sum[i] += share_ * open_[i];
     if (!held_.empty()) sum[i] += held_[i];
-    for (const std::vector<float>& kept : kept_) sum[i] += kept[i];
+    for (const Kept& kept : kept_) sum[i] += kept.made[i];
   }
   return sum;
 }
@@ -154,11 +195,24 @@ void Ledger::visit_state(StateVisitor& visitor) {
   if (!open_.empty()) visit("open", open_, Share::local);
   visit("due", due_, Share::local);
   if (!held_.empty()) visit("held", held_, Share::local);
+  const auto number = [&](const std::string& name, double& value) {
+    visitor.number("delay/" + std::to_string(bucket_.id) + "/" + name, value, Share::local);
+  };
+  const auto share = [&](const std::string& name, float& value) {
+    double wide = value;
+    number(name, wide);
+    value = static_cast<float>(wide);
+  };
   auto rounds = static_cast<double>(kept_.size());
-  visitor.number("delay/" + std::to_string(bucket_.id) + "/rounds", rounds, Share::local);
-  while (kept_.size() < static_cast<std::size_t>(rounds)) kept_.push_back(fresh());
+  number("rounds", rounds);
+  while (kept_.size() < static_cast<std::size_t>(rounds)) kept_.push_back({fresh()});
   for (std::size_t r = 0; r < kept_.size(); ++r)
-    visit("kept" + std::to_string(r), kept_[r], Share::local);
+    visit("kept" + std::to_string(r), kept_[r].made, Share::local);
+  if (!options_.measures_share()) return;
+  share("share", share_);
+  for (std::size_t r = 0; r < kept_.size(); ++r) share("share" + std::to_string(r), kept_[r].share);
+  number("with_mean", with_mean_);
+  number("with_self", with_self_);
 }
 
 }  // namespace thinwire

@@ -5,7 +5,8 @@
 // it depends on received bytes alone and is the same, bit for bit, on every worker. The worker's own
 // weights w run ahead of it by what it did itself since:
 //
-//     ledger   w = x + share (own updates not yet acknowledged); soft: corrections due apart
+//     ledger   w = x + share (own updates not yet acknowledged)
+//     soft     the same, but for corrections that are due; the share is measured (next_share)
 //     none     w = x + (own updates of the open round)
 //     pull     w follows its own updates, plus a share of x(then) - w(then) for each round
 //
@@ -28,9 +29,9 @@ namespace thinwire {
 
 class Ledger {
  public:
-  // `weights` is the caller's, changes in place, and must outlive the ledger. Correction::published
-  // is not for here: it works on gradients (see published.h).
-  Ledger(const DelayOptions& options, Bucket bucket, std::span<float> weights);
+  // `weights` is the caller's, changes in place, and must outlive the ledger; `workers` in all.
+  // Correction::published is not for here: it works on gradients (see published.h).
+  Ledger(const DelayOptions& options, Bucket bucket, std::span<float> weights, std::size_t workers);
 
   // Ends a step: the weights keep the share of what it changed, the open round has all of it.
   void step();
@@ -63,19 +64,30 @@ class Ledger {
   void visit_state(StateVisitor& visitor);
 
  private:
+  // A closed round in flight.
+  struct Kept {
+    std::vector<float> made;  // of the own update, at once; pull: where we were
+    float share = 1;          // of it
+  };
+
   std::vector<float> fresh();
+  void listen(const Kept& kept, std::span<const float> mean);
+  float next_share() const;
 
   DelayOptions options_;
-  float share_;
+  std::size_t workers_;
+  float share_;  // of the open round
   Bucket bucket_;
   std::span<float> weights_;
   std::vector<float> anchor_;
-  std::vector<float> start_;               // the weights when the open step began, corrected since
-                                           // (share 1: when the open round began)
-  std::vector<float> open_;                // share < 1: what the ended steps of the open round did
-  std::deque<std::vector<float>> kept_;    // by round in flight: own update; pull: where we were
+  std::vector<float> start_;  // the weights when the open step began, corrected since
+                              // (share 1: when the open round began)
+  std::vector<float> open_;   // share < 1: what the ended steps of the open round did
+  std::deque<Kept> kept_;
   std::vector<float> due_;                 // correction not yet made
   std::vector<float> held_;                // book b: own updates that were not sent yet
+  double with_mean_ = 0, with_self_ = 0;   // products of own updates with the mean and themselves,
+                                           // over some rounds
   std::vector<std::vector<float>> spare_;  // arrays to use again
 };
 

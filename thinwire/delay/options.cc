@@ -26,7 +26,7 @@ const std::vector<Option>& DelayOptions::known() {
   static const std::vector<Option> options = {
       {"share", "0",
        "soft, ledger: share of its own update that a worker makes before the mean arrives, in "
-       "[0, 1]; 0 = 0.5 for soft, 1 for ledger and book b"},
+       "[0, 1]; 0 = measured for soft, 0.5 to 1; 1 for ledger and book b"},
       {"clip", "0", "ledger, pull: longest correction, in lengths of the mean update; 0 = any"},
       {"pace", "0",
        "soft, ledger: share of a correction that is made per step, in [0, 1]; 0 = chosen for soft, "
@@ -119,10 +119,12 @@ double DelayOptions::effective_pace() const {
   return std::min({1.0, 2 / reach, (1 - momentum) / 2});
 }
 
+bool DelayOptions::measures_share() const {
+  return delay > 0 && share == 0 && correction == Correction::soft && !book_b;
+}
+
 double DelayOptions::effective_share() const {
-  if (delay == 0) return 1;  // nothing is under way
-  if (share > 0) return share;
-  return correction == Correction::soft && !book_b ? 0.5 : 1;
+  return delay > 0 && share > 0 ? share : 1;  // without delay nothing is under way
 }
 
 }  // namespace thinwire

@@ -13,7 +13,8 @@
 namespace thinwire {
 
 enum class Correction : std::uint8_t {
-  soft,       // the ledger little by little, of which a worker makes half its own updates at once
+  soft,       // the ledger little by little, of which a worker makes a measured share of its own
+              // updates at once
   ledger,     // own updates leave when the mean of their round arrives: w = anchor + own in flight
   published,  // Zhu et al. 2021, to the letter: the optimizer gets g - g(then) + mean(then)
   pull,       // a share of the way from where this worker was then to where the mean was then
@@ -26,7 +27,7 @@ struct DelayOptions {
   std::uint64_t local_steps = 1;  // K: steps per message
   Correction correction = Correction::soft;
   double share = 0;  // soft, ledger: of its own update that a worker makes before the mean arrives;
-                     // 0: effective_share() chooses
+                     // 0: 1 for the ledger, measured for soft
   double clip = 0;  // ledger, pull: longest correction, in lengths of the mean update; 0: any. What
                     // is cut off follows with the next.
   double pace = 0;  // soft, ledger: share of what is due that is made per step, 1: all at once; 0:
@@ -55,9 +56,12 @@ struct DelayOptions {
   // min(2 / (D + K - 1), (1 - momentum) / 2): slow enough that what local gradients have undone
   // meanwhile is not undone twice (docs/delay.md).
   double effective_pace() const;
-  // Where the share is to be chosen, 1 for the ledger, 1/2 for soft: the smallest for which what
-  // comes at once outweighs what comes late, whatever the curvature (docs/delay.md). 1 without
-  // delay, and with book b, which leaves in the worker's model all that was not sent.
+  // Whether each worker measures which share of its own update it should make at once: between one
+  // half, the smallest for which what comes at once outweighs what comes late, whatever the
+  // curvature, and all of it (docs/delay.md). Without delay it is all; with book b too, which leaves
+  // in the worker's model whatever was not sent.
+  bool measures_share() const;
+  // The share, of the first round where it is measured.
   double effective_share() const;
 
   // What parse_correction() understands, for help texts.
