@@ -88,7 +88,7 @@ def torchrun(folder, name, *words):
 
 def wait(agent, folder, expected):
     try:
-        code = agent.wait(200)
+        code = agent.wait(400)
     except subprocess.TimeoutExpired:
         agent.terminate()  # it ends its workers
         code = agent.wait(40)
