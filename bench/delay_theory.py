@@ -57,7 +57,7 @@ def fedavg_variance(momentum, local_steps):
     return total
 
 
-print("stable up to eta lambda    ledger      pull      soft  share=1  share=0.4   deviation, flat    ledger    pull    soft  share=1  FedAvg")
+print("stable up to eta lambda    ledger      pull  share=0.5  share=1  share=0.4   deviation, flat    ledger    pull  share=0.5  share=1  FedAvg")
 for momentum in (0, 0.5, 0.9):
     for delay in (5, 10, 20):
         pace = min(2 / delay, (1 - momentum) / 2)
