@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
-# launch.py: starts a program as the ranks of a job that meet on a free port of this machine, as torchrun would; or lets
-# mpirun do it. Without --expect every rank must end well. With it, every rank but the culprit must end with an error
-# that matches; mpirun as a whole must.
+# launch.py: starts a program as the ranks of a job, as torchrun would; or lets mpirun do it. They meet at a port where rank
+# 0, which inherits the socket, already listens: nobody else can take it meanwhile. Without --expect every rank must end
+# well. With it, every rank but the culprit must end with an error that matches; mpirun as a whole must.
 # SPDX-License-Identifier: Apache-2.0
 import argparse
 import os
@@ -21,12 +21,6 @@ MPI = dict(ASAN_OPTIONS="detect_leaks=0", OMPI_ALLOW_RUN_AS_ROOT="1", OMPI_ALLOW
            PRTE_ALLOW_RUN_AS_ROOT_CONFIRM="1", PRTE_MCA_rmaps_default_mapping_policy=":oversubscribe")
 
 
-def free_port():
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
-
-
 def is_stopped(process):
     try:
         with open(f"/proc/{process.pid}/stat") as stat:
@@ -35,19 +29,20 @@ def is_stopped(process):
         return False
 
 
-def start(command, **variables):
+def start(command, keep=(), **variables):
     output = tempfile.TemporaryFile(mode="w+")
     environment = dict(os.environ, **MPI, **variables, OMP_NUM_THREADS="1")
-    process = subprocess.Popen(command, env=environment, stdout=output, stderr=subprocess.STDOUT)
+    process = subprocess.Popen(command, env=environment, stdout=output, stderr=subprocess.STDOUT, pass_fds=keep)
     return process, output
 
 
 def start_all(options):
     if options.mpirun:
         return [start([options.mpirun, "-n", str(options.ranks)] + options.command)]
-    port = str(free_port())
-    return [start(options.command, RANK=str(rank), WORLD_SIZE=str(options.ranks), MASTER_ADDR="127.0.0.1", MASTER_PORT=port)
-            for rank in range(options.ranks)]
+    with socket.create_server(("127.0.0.1", 0)) as meeting:
+        common = dict(WORLD_SIZE=str(options.ranks), MASTER_ADDR="127.0.0.1", MASTER_PORT=str(meeting.getsockname()[1]))
+        first = start(options.command, [meeting.fileno()], RANK="0", LISTENER=str(meeting.fileno()), **common)
+        return [first] + [start(options.command, RANK=str(rank), **common) for rank in range(1, options.ranks)]
 
 
 def end(process, options):

@@ -13,7 +13,7 @@ std::unique_ptr<Group> make_plain(const Settings& settings, const Place& place, 
   const GroupOptions options = options_of(settings);
   if (settings.kind == Engine::mpi) return make_mpi_engine(options);
   if (place.world == 1) return std::move(make_local_groups(1, options).front());
-  const Rendezvous at{place.host, place.port, place.rank, place.world};
+  const Rendezvous at{place.host, place.port, place.rank, place.world, place.listener};
   return settings.kind == Engine::nccl ? make_nccl_group(at, gpu, options)
                                        : make_gloo_group(at, options);
 }

@@ -37,20 +37,32 @@ constexpr auto settling = 500ms;
 constexpr auto grace = 2s;
 constexpr std::size_t longest_tail = 4096;
 
-// A port that was free a moment ago.
-std::uint16_t free_port() {
-  const int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
-  sockaddr_in address{};
-  address.sin_family = AF_INET;
-  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-  socklen_t size = sizeof address;
-  auto* const generic = reinterpret_cast<sockaddr*>(&address);
-  const bool bound =
-      fd >= 0 && bind(fd, generic, size) == 0 && getsockname(fd, generic, &size) == 0;
-  if (fd >= 0) close(fd);
-  if (!bound) fail("cannot bind a port of 127.0.0.1 for the workers to meet at: ", strerror(errno));
-  return ntohs(address.sin_port);
-}
+// Where the workers meet. It listens from the start, and rank 0 inherits it: a port that were only
+// looked up could be another program's by the time rank 0 has come up.
+class Meeting {
+ public:
+  Meeting() {
+    sockaddr_in address{};
+    address.sin_family = AF_INET;
+    address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+    socklen_t size = sizeof address;
+    auto* const generic = reinterpret_cast<sockaddr*>(&address);
+    if (listener_ < 0 || bind(listener_, generic, size) != 0 ||
+        getsockname(listener_, generic, &size) != 0 || listen(listener_, SOMAXCONN) != 0)
+      fail("cannot listen at 127.0.0.1 for the workers to meet: ", strerror(errno));
+    port_ = ntohs(address.sin_port);
+  }
+  ~Meeting() { close(listener_); }
+  Meeting(const Meeting&) = delete;
+  Meeting& operator=(const Meeting&) = delete;
+
+  int listener() const { return listener_; }
+  std::uint16_t port() const { return port_; }
+
+ private:
+  const int listener_ = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+  std::uint16_t port_ = 0;
+};
 
 std::vector<std::string> own_arguments() {
   std::ifstream file("/proc/self/cmdline", std::ios::binary);
@@ -66,14 +78,15 @@ std::vector<char*> pointers(std::vector<std::string>& texts) {
   return result;
 }
 
-std::vector<std::string> environment(int rank, int workers, std::uint16_t port, int report) {
+std::vector<std::string> environment(int rank, int workers, const Meeting& meeting, int report) {
   std::vector<std::string> all = {"RANK=" + std::to_string(rank),
                                   "WORLD_SIZE=" + std::to_string(workers),
                                   "LOCAL_RANK=" + std::to_string(rank),
                                   "LOCAL_WORLD_SIZE=" + std::to_string(workers),
                                   "MASTER_ADDR=127.0.0.1",
-                                  "MASTER_PORT=" + std::to_string(port),
+                                  "MASTER_PORT=" + std::to_string(meeting.port()),
                                   "THINWIRE_WORKER=" + std::to_string(report)};
+  if (rank == 0) all.push_back("THINWIRE_LISTENER=" + std::to_string(meeting.listener()));
   // When a peer dies, libtorch warns at length; we say it in one sentence.
   if (std::getenv("TORCH_CPP_LOG_LEVEL") == nullptr) all.emplace_back("TORCH_CPP_LOG_LEVEL=ERROR");
   const std::size_t ours = all.size();
@@ -107,8 +120,9 @@ class Job {
     sigprocmask(SIG_BLOCK, &watched_, &before_);
     signals_ = signalfd(-1, &watched_, SFD_CLOEXEC | SFD_NONBLOCK);
     if (signals_ < 0) fail("cannot watch for signals: ", strerror(errno));
-    const std::uint16_t port = free_port();
-    for (std::size_t rank = 0; rank < workers_.size(); ++rank) start(static_cast<int>(rank), port);
+    const Meeting meeting;
+    for (std::size_t rank = 0; rank < workers_.size(); ++rank)
+      start(static_cast<int>(rank), meeting);
   }
 
   ~Job() {
@@ -132,17 +146,17 @@ class Job {
   }
 
  private:
-  void start(int rank, std::uint16_t port) {
+  void start(int rank, const Meeting& meeting) {
     int ends[2];
     if (pipe2(ends, O_CLOEXEC) != 0) fail("cannot make a pipe: ", strerror(errno));
     std::vector<std::string> arguments = own_arguments();
     std::vector<std::string> variables =
-        environment(rank, static_cast<int>(workers_.size()), port, ends[1]);
+        environment(rank, static_cast<int>(workers_.size()), meeting, ends[1]);
     const std::vector<char*> argv = pointers(arguments), envp = pointers(variables);
     const pid_t parent = getpid();
     const pid_t pid = fork();
     if (pid < 0) fail("cannot start worker ", rank, ": ", strerror(errno));
-    if (pid == 0) become_worker(rank, parent, ends, argv, envp);
+    if (pid == 0) become_worker(rank, parent, ends, meeting, argv, envp);
     close(ends[1]);
     Worker& worker = workers_[static_cast<std::size_t>(rank)];
     worker.pid = pid;
@@ -152,13 +166,16 @@ class Job {
 
   // In the child: only what is allowed between fork and exec.
   [[noreturn]] void become_worker(int rank, pid_t parent, const int (&ends)[2],
-                                  const std::vector<char*>& argv, const std::vector<char*>& envp) {
+                                  const Meeting& meeting, const std::vector<char*>& argv,
+                                  const std::vector<char*>& envp) {
     prctl(PR_SET_PDEATHSIG, SIGKILL);
     if (getppid() != parent) _exit(1);
     signal(SIGINT, SIG_IGN);  // Ctrl-C reaches us too, but it is the parent that ends the job
     sigprocmask(SIG_SETMASK, &before_, nullptr);
     fcntl(ends[1], F_SETFD, 0);
-    if (rank > 0) {
+    if (rank == 0) {
+      fcntl(meeting.listener(), F_SETFD, 0);
+    } else {
       dup2(ends[1], STDOUT_FILENO);
       dup2(ends[1], STDERR_FILENO);
     }

@@ -18,7 +18,9 @@ struct Place {
   std::uint16_t port = 0;
   int local_rank = 0;          // among the workers of this machine
   bool beside_others = false;  // other workers share this machine's cores
-  int report = -1;             // file descriptor that the process that started us reads
+  // File descriptors, from the process that started us; -1 without it.
+  int report = -1;    // that it reads
+  int listener = -1;  // rank 0: listens at the port already
 };
 
 // The place that the environment gives us: that of a worker we started ourselves, or of torchrun

@@ -68,6 +68,15 @@ bool on_this_machine(int world) {
   return world > 1;
 }
 
+// A file descriptor that launch() left us, or -1; our own children shall not see it.
+int inherited(const char* name) {
+  const char* const text = std::getenv(name);
+  if (text == nullptr) return -1;
+  const int descriptor = std::atoi(text);
+  unsetenv(name);
+  return descriptor;
+}
+
 Place join(const Launcher& launcher, const Settings& settings) {
   Place place;
   place.world = number(launcher.world, 1, 1 << 20);
@@ -86,10 +95,8 @@ Place join(const Launcher& launcher, const Settings& settings) {
                    " workers; leave --workers out");
   }
   if (settings.kind != Engine::mpi && place.world > 1) find_master(launcher, place);
-  if (const char* report = std::getenv("THINWIRE_WORKER")) {
-    place.report = std::atoi(report);
-    unsetenv("THINWIRE_WORKER");
-  }
+  place.report = inherited("THINWIRE_WORKER");
+  place.listener = inherited("THINWIRE_LISTENER");
   return place;
 }
 

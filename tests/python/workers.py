@@ -3,11 +3,13 @@ that a job costs milliseconds and a killed worker costs nobody else."""
 # SPDX-License-Identifier: Apache-2.0
 from __future__ import annotations
 
+import contextlib
 import datetime
 import gc
 import io
 import multiprocessing
 import os
+import random
 import socket
 import time
 import traceback
@@ -20,17 +22,14 @@ context = multiprocessing.get_context("forkserver")
 context.set_forkserver_preload(["torch", "torch.distributed", "torch._dynamo", "thinwire", "workers"])
 
 
-_ports = set()
+_ports = iter(random.sample(range(20000, 32000), 12000))
 
 
 def free_port():
-    """None twice: jobs that start together have not bound theirs yet when the next one asks."""
-    while True:
-        with socket.socket() as probe:
-            probe.bind(("127.0.0.1", 0))
-            port = probe.getsockname()[1]
-        if port not in _ports:
-            _ports.add(port)
+    """None twice, and none that the kernel gives to whoever asks for any: it is some time until rank 0 listens there."""
+    for port in _ports:
+        with contextlib.suppress(OSError), socket.socket() as probe:
+            probe.bind(("127.0.0.1", port))
             return port
 
 

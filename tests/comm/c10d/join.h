@@ -17,10 +17,12 @@ inline std::string variable(const char* name) {
 }
 
 inline Rendezvous job() {
+  const char* const listener = std::getenv("LISTENER");
   return {.host = variable("MASTER_ADDR"),
           .port = static_cast<std::uint16_t>(std::stoi(variable("MASTER_PORT"))),
           .rank = std::stoi(variable("RANK")),
-          .world = std::stoi(variable("WORLD_SIZE"))};
+          .world = std::stoi(variable("WORLD_SIZE")),
+          .listener = listener ? std::stoi(listener) : -1};
 }
 
 }  // namespace thinwire::testing

@@ -22,6 +22,7 @@ const GroupOptions limits{.timeout = std::chrono::seconds(2)};
 Rendezvous next_door() {
   Rendezvous at = testing::job();
   ++at.port;
+  at.listener = -1;
   return at;
 }
 

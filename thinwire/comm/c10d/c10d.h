@@ -27,6 +27,7 @@ struct Rendezvous {
   std::uint16_t port = 0;
   int rank = 0;
   int world = 1;
+  int listener = -1;  // rank 0: a socket that listens there already, to be taken over; -1: none
 };
 
 // Gloo over TCP, on the network that leads to the host (or GLOO_SOCKET_IFNAME). Rank 0 holds the store, under torchrun

@@ -32,24 +32,28 @@ bool agent_holds_store() { return value_of("TORCHELASTIC_USE_AGENT_STORE") == "T
 
 std::string address_of(const Rendezvous& at) { return at.host + ":" + std::to_string(at.port); }
 
-// Keys of one group among those that meet at the same address, and among the restarts of a job.
-std::string prefix_of(const Rendezvous& at) {
+// How many groups of this process have met at the same address before.
+int met_before(const Rendezvous& at) {
   static std::mutex mutex;
   static std::map<std::string, int> groups;
   const std::lock_guard lock(mutex);
-  return "thinwire/" + value_of("TORCHELASTIC_RESTART_COUNT") + "/" +
-         std::to_string(groups[address_of(at)]++);
+  return groups[address_of(at)]++;
 }
 
 Store connect(const Rendezvous& at, const GroupOptions& options) {
+  const int number = met_before(at);
   c10d::TCPStoreOptions store;
   store.port = at.port;
   store.isServer = at.rank == 0 && !agent_holds_store();
   store.waitWorkers = false;  // by our own roll, which knows who is missing
   store.multiTenant = true;   // several groups of a process may meet at one address
   store.timeout = options.timeout;
+  if (at.listener >= 0 && number == 0) store.masterListenFd = at.listener;  // the store closes it
+  // Keys of one group among those that meet here, and among the restarts of a job.
+  const std::string prefix =
+      "thinwire/" + value_of("TORCHELASTIC_RESTART_COUNT") + "/" + std::to_string(number);
   return c10::make_intrusive<c10d::PrefixStore>(
-      prefix_of(at), c10::make_intrusive<c10d::TCPStore>(at.host, store));
+      prefix, c10::make_intrusive<c10d::TCPStore>(at.host, store));
 }
 
 std::string missing_of(const Store& store, int world) {
