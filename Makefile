@@ -75,7 +75,7 @@ format: setup
 lint: setup
 	@clang-format --dry-run --Werror $(SOURCES)
 	@cmake --preset lint >build/configure-lint.log || { cat build/configure-lint.log; exit 1; }
-	@printf '%s\n' $(filter-out fuzz/% bench/% %_no%.cc %/nccl.cc,$(filter %.cc,$(SOURCES))) | \
+	@printf '%s\n' $(filter-out fuzz/% bench/% %/nccl.cc,$(filter %.cc,$(SOURCES))) | \
 	  xargs -P $(JOBS) -n 1 clang-tidy --quiet --extra-arg=-Wno-unknown-warning-option -p build/lint 2>/dev/null && echo "lint: nothing found"
 
 clean:

@@ -245,7 +245,7 @@ std::vector<Config> schemes_of(const std::string& text, const ExchangeKind& exch
 
 ExchangeKind parse_exchange(const Settings& settings) {
   try {
-    const ExchangeKind exchange = ExchangeKind::parse(settings.exchange);
+    ExchangeKind exchange = ExchangeKind::parse(settings.exchange);
     for (const Config& scheme : schemes_of(settings.schemes, exchange)) check_fit(exchange, scheme);
     for (const std::size_t ranks : settings.ranks) check_fit(exchange, static_cast<int>(ranks));
     return exchange;

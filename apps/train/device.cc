@@ -23,7 +23,7 @@ int count_gpus(const Settings& settings) {
                    "this thinwire was built with a torch without CUDA; build it with one that has "
                    "CUDA, or use --device cpu and --engine gloo");
   }
-  const int count = torch::cuda::device_count();
+  const c10::DeviceIndex count = torch::cuda::device_count();
   if (count == 0)
     throw BadInput(flag + "torch finds no GPU here; nvidia-smi tells whether there is one");
   return count;

@@ -3,6 +3,7 @@
 #include "apps/train/report.h"
 
 #include <chrono>
+#include <cmath>
 #include <cstdio>
 #include <fstream>
 #include <iostream>
@@ -89,7 +90,7 @@ Row row_of(const Tally& tally) {
           {"decode_seconds", per(tally.decode, tally.steps)},
           {"exposed_seconds", per(tally.exposed, tally.steps)},
           {"optimizer_seconds", per(tally.optimizer, tally.steps)},
-          {"skipped", static_cast<std::uint64_t>(tally.skipped + 0.5)}};
+          {"skipped", std::llround(tally.skipped)}};
 }
 
 Reporter::Reporter(const Settings& settings, bool speaks, bool language)

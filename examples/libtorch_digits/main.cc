@@ -84,7 +84,7 @@ void train(const std::string& scheme, const std::string& path, int steps) {
   torch::optim::SGD optimizer(model->parameters(), torch::optim::SGDOptions(0.1));
   thinwire::Exchange exchange(*group, {bucket_of(*model)}, thinwire::Config::parse(scheme));
 
-  torch::manual_seed(static_cast<std::uint64_t>(100 + group->rank()));  // other examples
+  torch::manual_seed(100 + static_cast<std::uint64_t>(group->rank()));  // other examples
   for (int step = 0; step < steps; ++step) {
     const auto chosen = torch::randint(images.size(0), {32}, torch::kLong);
     gradient.zero_();

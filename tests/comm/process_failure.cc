@@ -3,6 +3,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <csignal>
 #include <cstdio>
+#include <functional>
 #include <map>
 #include <stdexcept>
 #include <string>
@@ -130,22 +131,23 @@ const std::map<std::string, Scenario> scenarios = {
     {"goes_on", goes_on},
 };
 
+int body(int argc, char** argv, Group& patient) {
+  if (argc != 3) fail("expected a scenario and a rank, got ", argc - 1, " arguments");
+  const Scenario scenario = scenarios.at(argv[1]);
+  culprit_rank = std::stoi(argv[2]);
+  // Starting may take long on a busy machine. When all are here, two seconds are long.
+  patient.barrier().wait();
+  const auto group = testing::make_group({.timeout = std::chrono::seconds(2)});
+  reduce(*group, 40);
+  group->barrier().wait();
+  scenario(*group);
+  group->barrier().wait();
+  std::printf("rank %d ended well\n", group->rank());
+  return EXIT_SUCCESS;
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
-  const auto body = [&](Group& patient) {
-    if (argc != 3) fail("expected a scenario and a rank, got ", argc - 1, " arguments");
-    const Scenario scenario = scenarios.at(argv[1]);
-    culprit_rank = std::stoi(argv[2]);
-    // Starting may take long on a busy machine. When all are here, two seconds are long.
-    patient.barrier().wait();
-    const auto group = testing::make_group({.timeout = std::chrono::seconds(2)});
-    reduce(*group, 40);
-    group->barrier().wait();
-    scenario(*group);
-    group->barrier().wait();
-    std::printf("rank %d ended well\n", group->rank());
-    return EXIT_SUCCESS;
-  };
-  return testing::run_ranks(argc, argv, body);
+  return testing::run_ranks(argc, argv, std::bind_front(body, argc, argv));
 }

@@ -143,8 +143,8 @@ TEST(Eigen, AwkwardMatrices) {
                }));
     // Pairs of values that agree to many digits, and yet no element beside the diagonal is small.
     expect_all("Wilkinson's", symmetric(n, [&](auto i, auto j) {
-                 const double middle = static_cast<double>(n / 2);
-                 if (i == j) return std::abs(static_cast<double>(i) - middle);
+                 const std::size_t middle = n / 2;
+                 if (i == j) return static_cast<double>(i > middle ? i - middle : middle - i);
                  return i == j + 1 ? 1.0 : 0.0;
                }));
   }

@@ -145,7 +145,7 @@ TEST(Signum, SumRefusesMoreVotesThanAByteCounts) {
 
 TEST(Votes, RefusesWhatNoEncoderWrites) {
   // 11 elements: a byte of flags, two of signs, two of zeros.
-  const auto answer = [](std::vector<unsigned> bytes) {
+  const auto answer = [](const std::vector<unsigned>& bytes) {
     std::vector<std::byte> payload;
     for (const unsigned byte : bytes) payload.push_back(std::byte(byte));
     return VoteReader().open(11, payload).code;

@@ -146,7 +146,7 @@ TEST(ThresholdCodec, SameBytesWithAnyNumberOfThreads) {
 TEST(ThresholdCodec, RefusesWhatNoEncoderWrites) {
   ThresholdCodec codec({.tau = 1}, Bucket::single(0, "w", 11));
   std::vector<float> target(11);
-  const auto answer = [&](unsigned form, float tau, std::vector<unsigned> bits) {
+  const auto answer = [&](unsigned form, float tau, const std::vector<unsigned>& bits) {
     std::vector<std::byte> payload(5);
     payload[0] = std::byte(form);
     std::memcpy(payload.data() + 1, &tau, sizeof tau);

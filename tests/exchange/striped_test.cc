@@ -50,9 +50,10 @@ class Striped : public ::testing::TestWithParam<Combination> {
   // Runs `law` on so many ranks, and servers besides.
   void on(std::initializer_list<int> workers,
           const std::function<void(Group&, const Config&, const ExchangeKind&)>& law) {
-    const auto& [config, kind] = GetParam();
+    const Combination& both = GetParam();
     for (const int ranks : workers)
-      run_local(ranks + kind.servers, [&](Group& group) { law(group, config, kind); });
+      run_local(ranks + both.kind.servers,
+                [&](Group& group) { law(group, both.config, both.kind); });
   }
 };
 

@@ -106,7 +106,7 @@ TEST(TernaryMoments, AreThePapers) {
     ternary_quantise(same.data(), draws, 2.0f, std::numeric_limits<float>::infinity(), draw_key(8),
                      0, out.data());
     double sum = 0, squares = 0;
-    for (const int value : out) {
+    for (const std::int8_t value : out) {
       sum += 2.0 * value;
       squares += 4.0 * value * value;
     }

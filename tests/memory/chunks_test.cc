@@ -12,7 +12,6 @@ namespace thinwire {
 namespace {
 
 using testing::gradient;
-using testing::same_bits;
 using testing::Shape;
 
 TEST(ChunkGrid, GatherAndScatterAreInverse) {

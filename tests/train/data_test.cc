@@ -146,7 +146,7 @@ TEST_F(Digits, AreReadAndSplitAndNormalised) {
 TEST_F(Digits, SayWhatIsWrongWithTheFile) {
   const auto with = [&](const std::string& content) {
     setenv("THINWIRE_DIGITS", write("digits.csv", content).c_str(), 1);
-    const std::string text = error_of("digits");
+    std::string text = error_of("digits");
     unsetenv("THINWIRE_DIGITS");
     return text;
   };

@@ -153,7 +153,7 @@ TEST(Values, LittleEnergyIsLost) {
 }
 
 TEST(Values, RefusesWhatNoEncoderWrites) {
-  const auto refuses = [](ValueCoder coder, std::vector<unsigned> text, std::size_t count) {
+  const auto refuses = [](ValueCoder coder, const std::vector<unsigned>& text, std::size_t count) {
     std::vector<std::byte> bytes;
     for (const unsigned byte : text) bytes.push_back(static_cast<std::byte>(byte));
     std::vector<float> out(count);

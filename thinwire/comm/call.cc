@@ -37,7 +37,7 @@ const char* name_of(Kind kind) {
 }
 
 std::string Call::str() const {
-  const std::string name(name_of(kind));
+  std::string name(name_of(kind));
   if (kind == Kind::all_reduce)
     return text_of(name, " of ", bytes, " bytes, ", name_of(dtype),
                    op == ReduceOp::sum ? " sum" : " max");

@@ -69,15 +69,15 @@ DelayedAverage::DelayedAverage(Group& group, const std::vector<Bucket>& buckets,
 void DelayedAverage::correct(const Arrays& gradients) {
   if (!published()) fail("delay: correct() is for the published correction");
   for (std::size_t b = 0; b < published_.size(); ++b) published_[b].add(gradients[b]);
-  advance(true, &gradients);
+  advance(true, gradients);
 }
 
 void DelayedAverage::finish_step(bool take_part) {
-  if (!published()) advance(take_part, nullptr);  // else correct() has done it
+  if (!published()) advance(take_part, {});  // else correct() has done it
 }
 
 // First makes room in flight; what is due without delay comes after.
-void DelayedAverage::advance(bool take_part, const Arrays* gradients) {
+void DelayedAverage::advance(bool take_part, const Arrays& gradients) {
   if (step_ == 0) first_step_ = std::chrono::steady_clock::now();
   ++step_;
   take_in_due(gradients);
@@ -93,8 +93,7 @@ void DelayedAverage::advance(bool take_part, const Arrays* gradients) {
 
 void DelayedAverage::drain() {
   Message gradients = room();  // what the published correction would give to a further step
-  Arrays views(gradients.begin(), gradients.end());
-  const Arrays* const further = published() ? &views : nullptr;
+  const Arrays further(gradients.begin(), gradients.end());
   while (closed_.size() >= options_.rounds_in_flight()) take_in(further);
   close_round(true);  // steps since the last, and what some worker missed to send
   while (!closed_.empty()) take_in(further);
@@ -128,11 +127,11 @@ std::vector<std::uint32_t> DelayedAverage::digests() {
   return sums;
 }
 
-void DelayedAverage::take_in_due(const Arrays* gradients) {
+void DelayedAverage::take_in_due(const Arrays& gradients) {
   while (!closed_.empty() && step_ >= closed_.front().at + delay_) take_in(gradients);
 }
 
-void DelayedAverage::take_in(const Arrays* gradients) {
+void DelayedAverage::take_in(const Arrays& gradients) {
   Round round = rounds_->take();
   const Closed closed = closed_.front();
   closed_.pop_front();
@@ -143,7 +142,7 @@ void DelayedAverage::take_in(const Arrays* gradients) {
   }
   settle(due);
   for (std::size_t b = 0; b < published_.size(); ++b) {
-    published_[b].acknowledge(round.mean[b], (*gradients)[b]);
+    published_[b].acknowledge(round.mean[b], gradients[b]);
     for (float& value : round.mean[b]) value /= static_cast<float>(closed.steps);
     for (std::uint64_t step = closed.at - closed.steps; step < closed.at; ++step)
       replay_(step, b, round.mean[b], published_[b].anchor());

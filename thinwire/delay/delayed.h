@@ -82,10 +82,10 @@ class DelayedAverage {
 
  private:
   bool published() const { return options_.correction == Correction::published; }
-  void advance(bool take_part, const Arrays* gradients);
+  void advance(bool take_part, const Arrays& gradients);
   void close_round(bool take_part);
-  void take_in_due(const Arrays* gradients);
-  void take_in(const Arrays* gradients);
+  void take_in_due(const Arrays& gradients);
+  void take_in(const Arrays& gradients);
   void settle(std::span<const Ledger::Due> due);
   void measure(double seconds);
   Message room() const;

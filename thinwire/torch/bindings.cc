@@ -74,7 +74,7 @@ py::dict dict_of(const Step& step) {
 }
 
 Config config_of(const std::string& scheme) {
-  const Config config = Config::parse(scheme);
+  Config config = Config::parse(scheme);
   const Options check(config, find_scheme(config.scheme).options);  // refuses unknown options
   make_compressor(config, Bucket::single(0, "probe", 1), {});       // ... and bad values
   return config;

@@ -35,9 +35,8 @@ class DenseCourier final : public Courier {
 
   // As DDP writes it: a product with the rounded reciprocal, not a division.
   void submit(std::size_t, const at::Tensor& gradient) override {
-    at::Tensor scaled = gradient;
-    scaled.mul_(1.0 / wires_.group->size());
-    std::vector<at::Tensor> tensors = {scaled};
+    gradient.mul_(1.0 / wires_.group->size());
+    std::vector<at::Tensor> tensors = {gradient};
     works_.push_back(wires_.process_group->allreduce(tensors));
     tensors_.push_back(gradient);
   }

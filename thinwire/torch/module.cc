@@ -132,6 +132,7 @@ PYBIND11_MODULE(_native, module) {
   module.def("run_plain", &run_plain, py::arg("link"), py::arg("bucket"), NoGil());
   module.def("schemes", &list_of_schemes);
   module.def("register_scheme", [](std::uintptr_t address) {
+    // Python has addresses as numbers. NOLINTNEXTLINE(performance-no-int-to-ptr)
     register_scheme(*reinterpret_cast<const Scheme*>(address));
   });
   module.def("config", [](const std::string& text) { return config_of(text).str(); });

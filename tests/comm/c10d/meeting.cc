@@ -4,6 +4,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <csignal>
 #include <cstdio>
+#include <functional>
 #include <string>
 
 #include <torch/csrc/distributed/c10d/ProcessGroupGloo.hpp>
@@ -45,17 +46,18 @@ void foreign(bool culprit) {
   group->barrier().wait();
 }
 
+int body(int argc, char** argv, Group& group) {
+  if (argc != 3) fail("expected a scenario and a rank, got ", argc - 1, " arguments");
+  // All are here: from now on two seconds are long.
+  group.barrier().wait();
+  const bool culprit = group.rank() == std::stoi(argv[2]);
+  argv[1] == std::string("absent") ? absent(culprit) : foreign(culprit);
+  std::printf("rank %d ended well\n", group.rank());
+  return EXIT_SUCCESS;
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
-  const auto body = [&](Group& group) {
-    if (argc != 3) fail("expected a scenario and a rank, got ", argc - 1, " arguments");
-    // All are here: from now on two seconds are long.
-    group.barrier().wait();
-    const bool culprit = group.rank() == std::stoi(argv[2]);
-    argv[1] == std::string("absent") ? absent(culprit) : foreign(culprit);
-    std::printf("rank %d ended well\n", group.rank());
-    return EXIT_SUCCESS;
-  };
-  return testing::run_ranks(argc, argv, body);
+  return testing::run_ranks(argc, argv, std::bind_front(body, argc, argv));
 }

@@ -26,7 +26,6 @@ using torch_engine::BaseGroup;
 using torch_engine::for_others;
 using torch_engine::Job;
 using torch_engine::Lost;
-using torch_engine::Meeting;
 using torch_engine::Messages;
 using torch_engine::place_of;
 using torch_engine::Pool;

@@ -45,7 +45,7 @@ int tag_of(const Position& position) {
 std::string first_words(const std::string& text) {
   const std::size_t place = text.find("] ");
   const std::size_t start = text.starts_with("[/") && place != text.npos ? place + 2 : 0;
-  return text.substr(start, text.find_first_of("\n", start) - start).substr(0, 160);
+  return text.substr(start, text.find('\n', start) - start).substr(0, 160);
 }
 
 bool is_timeout(const std::string& text) {
@@ -431,7 +431,7 @@ std::string World::verdict(const Position& position, const Lost& lost,
       absent.push_back(name_of_rank(r) + " (silent)");
       continue;
     }
-    if (const std::string text = blame(position, own, r, *answer); !text.empty()) return text;
+    if (std::string text = blame(position, own, r, *answer); !text.empty()) return text;
     const auto& [call, sequence] = answer->position;
     const std::string place = name_of_rank(r) + " (in " + label(call, sequence) + ")";
     if (answer->issued <= position.sequence) absent.push_back(place);
