@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""delay_table.py PROGRAM [--rounds N] [--methods WORD] [--at-once CORES] [--json F]: steps per second of synchronous training, FedAvg and delayed
-averaging over emulated links of growing latency, real processes, as tables: what each keeps of its own speed without
+"""delay_table.py PROGRAM [--rounds N] [--methods WORD] [--at-once CORES] [--json F]: steps per second of synchronous
+training, FedAvg and delayed averaging over emulated links of growing latency, real processes, as tables: what each keeps of its own speed without
 latency, its speed-up over FedAvg with 5 local steps (as in Zhu et al. 2021), and how much of a step it waits for others.
 PROGRAM: the `thinwire` command; WORD: only methods with it in their name. Five minutes a round; two workers of one thread,
 so that on two cores they do not wait for each other's processor.
