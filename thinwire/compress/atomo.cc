@@ -19,6 +19,10 @@ namespace {
 
 constexpr std::uint8_t id = 14;
 
+// Of the scales of a layer's triplets, written and (they were rounded) read: with |u|, |v| <= 1 their
+// sum stays a float.
+constexpr double most_scale = 0x1p127, most_read = most_scale * (1 + 0x1p-20);
+
 // In the place of the number of triplets: the matrix itself follows.
 constexpr std::uint32_t whole = 0xffffffff;
 
@@ -91,6 +95,12 @@ bool all_finite(std::span<const float> values) {
   return std::all_of(values.begin(), values.end(), [](float x) { return std::isfinite(x); });
 }
 
+// A scale, then parts of unit vectors. NaN is none of them.
+bool is_sound(std::span<const float> triplet) {
+  return triplet[0] >= 0 &&
+         std::all_of(triplet.begin() + 1, triplet.end(), [](float x) { return std::fabs(x) <= 1; });
+}
+
 class AtomoCodec final : public Codec {
  public:
   AtomoCodec(double budget, const Bucket& bucket) : budget_(budget), layers_(layers_of(bucket)) {}
@@ -150,6 +160,7 @@ class AtomoCodec final : public Codec {
     const std::vector<double> chances = atomo_chances(strengths, budget_);
     std::vector<float> triplets, triplet(layer.triplet());
     std::uint32_t count = 0;
+    double scales = 0;
     for (std::size_t i = 0; i < spectrum.parts(); ++i) {
       if (chance_at(seed, i) >= chances[i]) continue;
       const double length =
@@ -157,7 +168,8 @@ class AtomoCodec final : public Codec {
       if (length == 0) continue;
       // With a residual the rest comes later; to scale up as well would make it grow.
       const double scale = feedback ? length : length / chances[i];
-      if (scale > std::numeric_limits<float>::max()) {
+      scales += scale;
+      if (!(scales <= most_scale)) {
         writer.number(0);
         return false;
       }
@@ -205,9 +217,12 @@ class AtomoCodec final : public Codec {
     if (count == whole) return add_whole(layer, reader, share, target);
     if (!layer.pays(count)) return {Code::bad_value, "more triplets than the layer has room for"};
     std::vector<float> triplet(layer.triplet());
+    double scales = 0;
     for (std::uint32_t i = 0; i < count; ++i) {
       if (!reader.floats(triplet)) return {Code::truncated, "payload ends inside a triplet"};
-      if (!all_finite(triplet)) return {Code::bad_value, "a triplet that is not finite"};
+      scales += static_cast<double>(triplet[0]);
+      if (!is_sound(triplet) || !(scales <= most_read))
+        return {Code::bad_value, "a triplet that no encoder writes"};
       add_triplet(layer, triplet, share, target);
     }
     return {};

@@ -38,7 +38,7 @@ std::size_t read_block_size(const Options& options, const std::string& name) {
 }
 
 std::uint64_t read_seed(const Options& options) {
-  return static_cast<std::uint64_t>(options.integer("seed", 0, 1L << 53));
+  return static_cast<std::uint64_t>(options.integer("seed", 0, (1L << 53) - 1));
 }
 
 CodedCompressor::CodedCompressor(std::uint8_t scheme, std::uint64_t seed,
@@ -51,6 +51,10 @@ CodedCompressor::CodedCompressor(std::uint8_t scheme, std::uint64_t seed,
       bucket_(bucket),
       site_(site),
       who_("rank " + std::to_string(site.rank) + ", bucket " + std::to_string(bucket.id)) {
+  // Before the first step, and before any memory of that size is taken.
+  if (codec_->payload_bytes() > longest_block)
+    fail(who_, ": ", bucket.elements(), " elements may take ", codec_->payload_bytes(),
+         " bytes, a frame holds at most ", longest_block, "; use smaller buckets");
   if (!site.sends) return;
   if (memory.kind != Memory::none) v_.resize(bucket.elements());
   if (memory.kind == Memory::momentum) u_.resize(bucket.elements());

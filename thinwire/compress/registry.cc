@@ -51,6 +51,18 @@ const Scheme& find_scheme(std::string_view name) {
 
 namespace {
 
+constexpr const char* probe_name = "probe";
+
+class ResidualFinder final : public StateVisitor {
+ public:
+  void tensor(const std::string& name, std::span<float>, Share share) override {
+    found = found || (share == Share::summed && name == std::string(probe_name) + "/v");
+  }
+  void number(const std::string&, double&, Share) override {}
+
+  bool found = false;
+};
+
 // The value of `memory`, given or by default; empty where the scheme has no such option.
 std::string memory_of(const Config& config) {
   if (const auto given = config.options.find("memory"); given != config.options.end())
@@ -63,9 +75,11 @@ std::string memory_of(const Config& config) {
 
 }  // namespace
 
+// As the compressor shows it, since any option may decide.
 bool keeps_residual(const Config& config) {
-  const std::string memory = memory_of(config);
-  return memory.empty() ? find_scheme(config.scheme).feedback : memory != "none";
+  ResidualFinder finder;
+  make_compressor(config, Bucket::single(0, probe_name, 64), {})->visit_state(finder);
+  return finder.found;
 }
 
 bool keeps_momentum(const Config& config) {

@@ -52,7 +52,8 @@ void register_scheme(const Scheme& scheme);
 // Throws an Error that lists the known names.
 const Scheme& find_scheme(std::string_view name);
 
-// What a configuration keeps: `memory=` decides where a scheme has it, else the scheme itself.
+// What a configuration keeps. A residual is what visit_state() shows as "PARAMETER/v", summed. For
+// momentum `memory=` decides where a scheme has it, else the scheme itself.
 bool keeps_residual(const Config& config);
 bool keeps_momentum(const Config& config);
 // Whether its draws make what is decoded right on average (without memory, which adds the past).

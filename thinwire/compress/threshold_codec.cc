@@ -168,8 +168,8 @@ Status ThresholdCodec::add(ConstBytes payload, float share, std::span<float> tar
   std::vector<float> taus(segments_.size());
   if (!taus.empty()) std::memcpy(taus.data(), payload.data() + 1, taus.size() * sizeof(float));
   for (float& tau : taus) {
-    if (!(tau > 0 && std::isfinite(tau)))
-      return {Code::bad_value, "quanta: a threshold that is not a positive number"};
+    if (!(tau >= smallest && tau <= largest))
+      return {Code::bad_value, "quanta: a threshold that no encoder writes"};
     tau *= share;
   }
   const ConstBytes body = payload.subspan(head_bytes());

@@ -67,8 +67,9 @@ Int8Scale int8_load_scale(const std::uint8_t* in, float share) {
   Int8Scale scale;
   std::memcpy(&scale.lo, in, 4);
   std::memcpy(&scale.step, in + 4, 4);
-  scale.finite = (scale.step == 0 || scale.step >= smallest_step) && std::isfinite(scale.lo) &&
-                 std::isfinite(scale.lo + 255 * scale.step);
+  const bool one_zero = !std::signbit(scale.step) && !(scale.lo == 0 && std::signbit(scale.lo));
+  scale.finite = one_zero && (scale.step == 0 || scale.step >= smallest_step) &&
+                 std::isfinite(scale.lo) && std::isfinite(scale.lo + 255 * scale.step);
   scale.lo *= share;
   scale.step *= share;
   return scale;

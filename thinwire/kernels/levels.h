@@ -18,6 +18,12 @@ void pack_levels(const std::uint8_t* levels, std::size_t count, unsigned bits, s
 // Reads exactly that many.
 void unpack_levels(const std::uint8_t* in, std::size_t count, unsigned bits, std::uint8_t* levels);
 
+// Whether the unused bits behind the last of a stream are zero. `in` is the stream's first byte.
+inline bool level_padding_is_zero(const std::uint8_t* in, std::size_t count, unsigned bits) {
+  const std::size_t used = count * bits % 8;
+  return used == 0 || in[count * bits / 8] >> used == 0;
+}
+
 // A set bit where x is negative (or -0).
 void pack_signs(const float* x, std::size_t count, std::uint8_t* out);
 

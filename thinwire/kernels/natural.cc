@@ -40,7 +40,7 @@ bool natural_encode_reference(const float* g, float* v, std::size_t count, DrawK
 
 bool natural_add_reference(const std::uint8_t* exponents, const std::uint8_t* signs,
                            std::size_t count, float share, float* target) {
-  bool sound = true;
+  bool sound = level_padding_is_zero(signs, count, 1);
   for (std::size_t i = 0; i < count; ++i) {
     sound = sound && exponents[i] != 255;
     target[i] += power(exponents[i], sign_at(signs, i)) * share;

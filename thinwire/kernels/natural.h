@@ -22,7 +22,7 @@ namespace thinwire {
 // with v, 5.1 without.
 bool natural_encode(const float* g, float* v, std::size_t count, DrawKey key, std::uint32_t first,
                     std::uint8_t* exponents, std::uint8_t* signs);
-// target += share * value. False where an exponent is 255.
+// target += share * value. False where an exponent is 255, or a bit behind the last sign is set.
 bool natural_add(const std::uint8_t* exponents, const std::uint8_t* signs, std::size_t count,
                  float share, float* target);
 

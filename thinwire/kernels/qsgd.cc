@@ -14,6 +14,8 @@ namespace thinwire {
 namespace {
 
 constexpr float smallest_norm = 0x1p-100f;
+// Levels times their unit round: near the largest float they would leave it.
+constexpr float largest_norm = 0x1p127f;
 
 double l2_norm(const float* x, std::size_t count) {
   float sums[32] = {};
@@ -44,13 +46,24 @@ std::uint8_t level_of(const QsgdRule& rule, float magnitude, float inverse, std:
 }  // namespace
 
 bool qsgd_norm_is_sound(float norm) {
-  return std::isfinite(norm) && !std::signbit(norm) && (norm == 0 || norm >= smallest_norm);
+  return !std::signbit(norm) && (norm == 0 || (norm >= smallest_norm && norm <= largest_norm));
+}
+
+bool qsgd_bucket_is_sound(const QsgdRule& rule, const std::uint8_t* in, std::size_t count) {
+  float norm = 0;
+  std::memcpy(&norm, in, 4);
+  const std::uint8_t* const signs = in + 4;
+  const std::uint8_t* const levels = signs + level_bytes(count, 1);
+  const std::uint8_t* const end = in + qsgd_bucket_bytes(rule, count);
+  return qsgd_norm_is_sound(norm) && level_padding_is_zero(signs, count, 1) &&
+         level_padding_is_zero(levels, count, rule.bits) &&
+         (norm > 0 || std::all_of(signs, end, [](std::uint8_t byte) { return byte == 0; }));
 }
 
 QsgdScale qsgd_scale(const QsgdRule& rule, double norm) {
   const auto rounded = static_cast<float>(norm);
   const auto top = static_cast<float>((1u << rule.bits) - 1);
-  if (!std::isfinite(rounded)) return {0, 0, 0, false};
+  if (!(rounded <= largest_norm)) return {0, 0, 0, false};
   if (rounded < smallest_norm) return {};
   const auto place = static_cast<float>(1u << qsgd_places(rule));
   return {rounded, rounded / top, top * place / rounded, true};
@@ -111,7 +124,7 @@ bool qsgd_add_reference(const QsgdRule& rule, const std::uint8_t* in, std::size_
     const std::size_t size = std::min(rule.bucket, count - at);
     float norm = 0;
     std::memcpy(&norm, in, 4);
-    if (!qsgd_norm_is_sound(norm)) return false;
+    if (!qsgd_bucket_is_sound(rule, in, size)) return false;
     unpack_levels(in + 4 + level_bytes(size, 1), size, rule.bits, levels);
     qsgd_apply_reference(rule, norm, levels, in + 4, size, share, target + at);
     in += qsgd_bucket_bytes(rule, size);

@@ -47,7 +47,7 @@ constexpr std::size_t qsgd_bytes(const QsgdRule& rule, std::size_t count) {
 // zeros and keeps its v. One pass over memory: 4 bytes per element and what is written, 12 with v.
 bool qsgd_encode(const QsgdRule& rule, const float* g, float* v, std::size_t count, DrawKey key,
                  std::uint32_t first, std::uint8_t* out);
-// target += share * value. False where a norm is none that an encoder writes.
+// target += share * value. False where a bucket is none that an encoder writes.
 bool qsgd_add(const QsgdRule& rule, const std::uint8_t* in, std::size_t count, float share,
               float* target);
 
@@ -56,8 +56,10 @@ bool qsgd_quantise(const QsgdRule& rule, const float* g, float* v, std::size_t c
                    std::uint32_t first, float& norm, std::uint8_t* levels, std::uint8_t* signs);
 void qsgd_apply(const QsgdRule& rule, float norm, const std::uint8_t* levels,
                 const std::uint8_t* signs, std::size_t count, float share, float* target);
-// Whether an encoder could have written this norm.
+// Whether an encoder could have written this norm; and this packed bucket of `count` elements: a
+// sound norm, nothing but zeros behind one of 0, zeros behind the last sign and level.
 bool qsgd_norm_is_sound(float norm);
+bool qsgd_bucket_is_sound(const QsgdRule& rule, const std::uint8_t* in, std::size_t count);
 
 // The same, one element after the other. Same bits.
 bool qsgd_encode_reference(const QsgdRule& rule, const float* g, float* v, std::size_t count,

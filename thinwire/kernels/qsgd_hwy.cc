@@ -187,7 +187,7 @@ bool QsgdAdd(const QsgdRule& rule, const std::uint8_t* in, std::size_t count, fl
     const std::size_t size = std::min(rule.bucket, count - at);
     float norm = 0;
     std::memcpy(&norm, in, 4);
-    if (!qsgd_norm_is_sound(norm)) return false;
+    if (!qsgd_bucket_is_sound(rule, in, size)) return false;
     unpacker.unpack(in + 4 + level_bytes(size, 1), end, size, levels);
     Apply(rule, norm, levels, in + 4, size, share, target + at);
     in += qsgd_bucket_bytes(rule, size);

@@ -4,11 +4,16 @@
 
 #include <cstring>
 
+#include "thinwire/core/error.h"
+
 namespace thinwire {
 
 std::size_t seal_block(const FrameHeader& header, std::size_t payload_bytes, Bytes frame) {
   std::size_t length = frame_header_bytes;
   if (!header.skipped) {
+    if (payload_bytes > longest_block)
+      fail("bucket ", header.bucket, ": a frame holds at most ", longest_block, " bytes, got ",
+           payload_bytes, "; use smaller buckets");
     const auto size = static_cast<std::uint32_t>(payload_bytes);
     std::memcpy(frame.data() + frame_header_bytes, &size, sizeof size);
     length = block_header_bytes + payload_bytes;

@@ -18,8 +18,11 @@ inline constexpr std::size_t block_header_bytes = frame_header_bytes + 4;
 // Where an encoder puts the payload before it seals the frame.
 inline Bytes block_payload(Bytes frame) { return frame.subspan(block_header_bytes); }
 
+// The longest payload that a frame can tell the length of.
+inline constexpr std::size_t longest_block = 0xffffffff;
+
 // Completes a frame whose payload is in place; returns the frame's length. With header.skipped the
-// payload is left out.
+// payload is left out. Throws an Error when the payload is too long.
 std::size_t seal_block(const FrameHeader& header, std::size_t payload_bytes, Bytes frame);
 
 // Checks the frame at the start of `bytes` and finds its payload. Answers Code::skipped for a sound
