@@ -72,6 +72,19 @@ TEST(Processes, AnotherConfigurationIsNamed) {
   EXPECT_NE(text.find("density=0.5"), std::string::npos) << text;
 }
 
+// Only rank 1 goes on from a checkpoint.
+TEST(Processes, AnotherStepIsNamed) {
+  if (world->size() < 2) return;
+  const std::vector<Bucket> buckets = {Bucket::single(0, "w", 100)};
+  Exchange exchange(*world, buckets, Config::parse("randomk"));
+  const State state = {{"exchange/step", {Share::replicated, {}, 3, false}}};
+  StateLoader loader(state);
+  if (world->rank() == 1) exchange.visit_state(loader);
+  Model model = model_gradient(buckets, Shape::normal, 1);
+  const std::string text = error_of([&] { take_step(exchange, model, 0); });
+  EXPECT_NE(text.find("rank 0 begins at step 0, rank 1 at step 3"), std::string::npos) << text;
+}
+
 TEST(Processes, DifferingReplicasAreNamed) {
   if (world->size() < 2) return;
   std::vector<float> same(10, 1.0f), other(10, world->rank() == 1 ? 2.0f : 1.0f);

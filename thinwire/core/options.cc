@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
 
 #include "thinwire/core/error.h"
 
@@ -70,12 +71,21 @@ double Options::parse_number(const std::string& name) const {
   return number;
 }
 
+// Schemes compute in f32, so a number must be of its range when it is rounded to that, too.
+void Options::require_float(const std::string& name, double number, bool in_range) const {
+  if (in_range && (number == 0 || std::fabs(number) >= std::numeric_limits<float>::min())) return;
+  fail("scheme '", scheme_, "', option '", name, "': ", text(name), " as a 32-bit float is ",
+       static_cast<float>(number), "; give 0 or a number from 1.2e-38 on that stays in the range");
+}
+
 double Options::number(const std::string& name, double above, double up_to) const {
   const double number = parse_number(name);
   if (!(number > above && number <= up_to)) {
     fail("scheme '", scheme_, "', option '", name, "': expected a number in (", above, ", ", up_to,
          "], got ", text(name));
   }
+  const auto rounded = static_cast<double>(static_cast<float>(number));
+  require_float(name, number, rounded > above && rounded <= up_to);
   return number;
 }
 
@@ -85,6 +95,8 @@ double Options::number_from(const std::string& name, double from, double below) 
     fail("scheme '", scheme_, "', option '", name, "': expected a number in [", from, ", ", below,
          "), got ", text(name));
   }
+  const auto rounded = static_cast<double>(static_cast<float>(number));
+  require_float(name, number, rounded >= from && rounded < below);
   return number;
 }
 

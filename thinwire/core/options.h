@@ -30,7 +30,8 @@ struct Config {
 };
 
 // Typed access to a Config's options, defaults filled in. Every getter throws an Error that names
-// scheme, option, the range and the value given.
+// scheme, option, the range and the value given. A number that leaves its range, or vanishes, when it
+// is rounded to f32 is refused too.
 class Options {
  public:
   // Throws when `config` has an option that is not in `known`, and lists those that are.
@@ -47,6 +48,7 @@ class Options {
  private:
   const std::string& text(const std::string& name) const;
   double parse_number(const std::string& name) const;
+  void require_float(const std::string& name, double number, bool in_range) const;
   std::string scheme_;
   std::map<std::string, std::string> values_;
 };

@@ -111,7 +111,7 @@ void DelayedAverage::close_round(bool take_part) {
   Message message = room();
   for (std::size_t b = 0; b < ledgers_.size(); ++b) ledgers_[b].close(message[b], take_part);
   for (std::size_t b = 0; b < published_.size(); ++b) published_[b].close(message[b]);
-  rounds_->start(std::move(message), digests());
+  rounds_->start(std::move(message), digests(), step_);
   closed_.push_back({step_, step_ - opened_});
   opened_ = step_;
 }

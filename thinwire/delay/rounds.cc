@@ -66,7 +66,7 @@ class Rounds::Engine {
   Engine(const Engine&) = delete;
   Engine& operator=(const Engine&) = delete;
 
-  void start(Message message, std::vector<std::uint32_t> digests) {
+  void start(Message message, std::vector<std::uint32_t> digests, std::uint64_t step) {
     {
       const std::lock_guard lock(mutex_);
       if (error_) std::rethrow_exception(error_);
@@ -74,7 +74,7 @@ class Rounds::Engine {
         fail("rank ", group_.rank(), ": ", under_way_, " rounds are under way; take() one first");
       if (message.size() != lanes_.size())
         fail("delay: expected a message of ", lanes_.size(), " buckets, got ", message.size());
-      queue_.push_back({std::move(message), std::move(digests), Clock::now()});
+      queue_.push_back({std::move(message), std::move(digests), step, Clock::now()});
       ++under_way_;
     }
     wake_.notify_all();
@@ -142,6 +142,7 @@ class Rounds::Engine {
     auto number = static_cast<double>(round_), count = static_cast<double>(ready_.size());
     visitor.number("delay/round", number, Share::replicated);
     visitor.number("delay/arrived", count, Share::replicated);
+    agreed_ = agreed_ && static_cast<std::uint64_t>(number) == round_;
     round_ = static_cast<std::uint64_t>(number);
     while (ready_.size() < static_cast<std::size_t>(count)) ready_.push_back(room());
     under_way_ = ready_.size();
@@ -165,6 +166,7 @@ class Rounds::Engine {
   struct Queued {
     Message message;
     std::vector<std::uint32_t> digests;
+    std::uint64_t step = 0;
     Clock::time_point begin;
   };
   // One bucket of a round on its way.
@@ -276,6 +278,9 @@ class Rounds::Engine {
 
   void launch(Queued next) {
     const std::lock_guard group(group_mutex_);
+    if (!agreed_) check_same_step(group_, "step", next.step);
+    if (!agreed_) check_same_step(group_, "round", round_);
+    agreed_ = true;
     Flight flight;
     flight.round = round_++;
     flight.begin = next.begin;
@@ -431,6 +436,7 @@ class Rounds::Engine {
   std::vector<Lane> lanes_;
   bool several_legs_ = false;
   std::uint64_t round_ = 0;
+  bool agreed_ = false;         // all ranks are at this round
   std::deque<Flight> flights_;  // the thread's
 
   std::mutex group_mutex_;  // before mutex_ where both are taken
@@ -453,8 +459,8 @@ Rounds::Rounds(Group& group, const std::vector<Bucket>& buckets, const Config& c
     : engine_(std::make_unique<Engine>(group, buckets, config, depth, own)) {}
 Rounds::~Rounds() = default;
 
-void Rounds::start(Message message, std::vector<std::uint32_t> digests) {
-  engine_->start(std::move(message), std::move(digests));
+void Rounds::start(Message message, std::vector<std::uint32_t> digests, std::uint64_t step) {
+  engine_->start(std::move(message), std::move(digests), step);
 }
 bool Rounds::ready() const { return engine_->ready(); }
 Round Rounds::take() { return engine_->take(); }

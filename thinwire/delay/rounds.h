@@ -41,8 +41,9 @@ class Rounds {
 
   // Hands a message over; returns at once. `digests`, of whatever must be the same on all ranks, one
   // per bucket or none, travel beside it: a difference is an error that names the rank and the
-  // bucket when the round arrives. All ranks give some, or none, with the same rounds.
-  void start(Message message, std::vector<std::uint32_t> digests = {});
+  // bucket when the round arrives. All ranks give some, or none, with the same rounds. `step` is the
+  // training's: with the first round, and after a load, it must be the same on all ranks.
+  void start(Message message, std::vector<std::uint32_t> digests = {}, std::uint64_t step = 0);
   // Whether take() would return at once.
   bool ready() const;
   // Waits for the oldest round that was not taken yet. Throws what went wrong with it.

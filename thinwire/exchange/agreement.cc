@@ -39,6 +39,28 @@ Agreement describe(const std::vector<Bucket>& buckets, const std::string& scheme
 
 }  // namespace
 
+// One small maximum when all is well. The gather that names a rank is for those who differ.
+void check_same_step(Group& group, const std::string& what, std::uint64_t step) {
+  if (group.size() == 1) return;
+  const auto low = static_cast<std::int32_t>(step & 0x7fffffff);
+  const auto high = static_cast<std::int32_t>(step >> 31 & 0x7fffffff);
+  std::int32_t most[] = {low, -low, high, -high};
+  group.all_reduce(std::as_writable_bytes(std::span(most)), DType::i32, ReduceOp::max, {}).wait();
+  if (most[0] == -most[1] && most[2] == -most[3]) return;
+  const auto ranks = static_cast<std::size_t>(group.size());
+  std::vector<std::uint64_t> steps(ranks);
+  std::vector<std::size_t> sizes(ranks);
+  group
+      .all_gather(std::as_bytes(std::span(&step, 1)), sizeof step,
+                  std::as_writable_bytes(std::span(steps)), sizes, {})
+      .wait();
+  std::size_t other = 1;
+  while (other + 1 < ranks && steps[other] == steps[0]) ++other;
+  fail("rank ", group.rank(), ": rank 0 begins at ", what, " ", steps[0], ", rank ", other, " at ",
+       what, " ", steps[other],
+       "; load the checkpoint of one and the same step on all ranks, or on none");
+}
+
 void check_agreement(Group& group, const std::vector<Bucket>& buckets,
                      const std::string& settings) {
   const Agreement mine = describe(buckets, settings);

@@ -171,10 +171,13 @@ class Exchange::Engine {
 
   void visit_state(StateVisitor& visitor) {
     const std::lock_guard lock(mutex_);
-    if (submitted_ != 0)
+    if (damaged_) std::rethrow_exception(error_);
+    // After an error no step runs any more, and memory is as it should be.
+    if (submitted_ != 0 && !error_)
       fail("rank ", group_.rank(), ": state was visited inside a step; call finish() first");
     auto step = static_cast<double>(step_);
     visitor.number("exchange/step", step, Share::replicated);
+    agreed_ = agreed_ && static_cast<std::uint64_t>(step) == step_;
     step_ = static_cast<std::uint64_t>(step);
     for (Lane& lane : lanes_) lane.compressor->visit_state(visitor);
   }
@@ -222,10 +225,10 @@ class Exchange::Engine {
         const std::lock_guard lock(mutex_);
         if (closing_) return;
         result_ = StepResult{step_++, skipped};
+      } catch (const std::exception& error) {
+        give_up(error.what());
       } catch (...) {
-        take_back();
-        const std::lock_guard lock(mutex_);
-        error_ = std::current_exception();
+        give_up("an exception that is no std::exception");
       }
       done_.notify_all();
     }
@@ -239,7 +242,22 @@ class Exchange::Engine {
     return !closing_;
   }
 
+  // Before the first step and after a load: every rank comes here with it, whether it has loaded a
+  // state or not. report() leaves this out.
+  void agree_on_step() {
+    if (agreed_) return;
+    const Traffic start = group_.traffic();
+    check_same_step(group_, "step", step_);
+    const Traffic end = group_.traffic();
+    const std::lock_guard lock(mutex_);
+    before_.sent += end.sent - start.sent;
+    before_.received += end.received - start.received;
+    before_.collectives += end.collectives - start.collectives;
+    agreed_ = true;
+  }
+
   bool run_step() {
+    agree_on_step();
     double squared_norm = 0;
     if (needs_norm_) {
       if (!wait_for([this] { return submitted_ == lanes_.size(); })) return false;
@@ -254,7 +272,11 @@ class Exchange::Engine {
     }
     for (flush(flights); !flights.empty(); flush(flights)) advance(flights, squared_norm, skipped);
     if (skipped) {
-      take_back();
+      if (const std::string failures = take_back(); !failures.empty()) {
+        const std::lock_guard lock(mutex_);
+        damaged_ = true;
+        fail(failures, "; the step was not taken, restart from the last checkpoint");
+      }
       for (const Lane& lane : lanes_) {
         const std::size_t bytes = lane.gradient.count * size_of(lane.gradient.dtype);
         std::fill_n(static_cast<std::byte*>(lane.gradient.data), bytes, std::byte{0});
@@ -290,8 +312,8 @@ class Exchange::Engine {
       out = lane.payload;
     }
     const auto start = std::chrono::steady_clock::now();
-    lane.encoded = true;
     const std::size_t bytes = lane.compressor->encode(turn, lane.gradient, out);
+    lane.encoded = true;  // now: what is refused was not taken in, and undo() is of this step only
     count(&Report::encode_seconds, seconds_since(start));
     tell("encode", lane, start);
     {
@@ -400,12 +422,31 @@ class Exchange::Engine {
     }
   }
 
-  // Puts what this step sent back into every memory that it was taken from.
-  void take_back() {
+  // Puts what this step sent back into every memory that it was taken from. Throws nothing, since it
+  // runs where an error is being dealt with: what went wrong comes back as text.
+  std::string take_back() {
+    std::string failures;
     for (Lane& lane : lanes_) {
-      if (lane.encoded) lane.compressor->undo({step_, 0, lane.stream, 0});
+      if (!lane.encoded) continue;
       lane.encoded = false;
+      try {
+        lane.compressor->undo({step_, 0, lane.stream, 0});
+      } catch (const std::exception& error) {
+        failures += text_of(failures.empty() ? "" : "; ", where(lane.bucket.id),
+                            ": what was sent could not be put back: ", error.what());
+      }
     }
+    return failures;
+  }
+
+  // Inside a handler: the step ends with this error, and so does every later call.
+  void give_up(const char* cause) {
+    const std::string failures = take_back();
+    const std::lock_guard lock(mutex_);
+    error_ = std::current_exception();
+    if (failures.empty()) return;
+    damaged_ = true;
+    error_ = std::make_exception_ptr(Error(text_of(cause, "; and ", failures)));
   }
 
   // The thread starts a step only after a submit() that came after observe(): no lock is needed.
@@ -427,12 +468,14 @@ class Exchange::Engine {
   std::vector<Lane> lanes_;
   bool needs_norm_ = false;
   std::uint64_t step_ = 0;
+  bool agreed_ = false;  // all ranks are at this step
 
   mutable std::mutex mutex_;
   std::condition_variable wake_, done_;
   std::size_t submitted_ = 0;
   std::optional<StepResult> result_;
   std::exception_ptr error_;
+  bool damaged_ = false;  // what was sent could not be put back: memory is not worth saving
   bool closing_ = false;
   Report report_;
   Observer observer_;

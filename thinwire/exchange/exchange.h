@@ -97,7 +97,8 @@ class Exchange {
 
   // Waits for all buckets of the step. An error of the step (a damaged frame, a silent rank) is
   // thrown here, after what was sent has been put back into memory; it names the rank and bucket.
-  // No further step is possible then.
+  // No further step is possible then, but the state may be saved: it has the gradients of all buckets
+  // that were encoded; buffers of those whose turn had not come still hold theirs.
   StepResult finish();
 
   // On a server rank: takes part in one step of the workers. Call it as often as they take one. A
