@@ -7,6 +7,7 @@ types only, so torch.load(weights_only=True) reads them.
 # SPDX-License-Identifier: Apache-2.0
 from __future__ import annotations
 
+import re
 from typing import Any, Mapping, Sequence
 
 import torch
@@ -55,8 +56,36 @@ def shard_for(state: Mapping[str, Any], rank: int, world: int) -> dict[str, Any]
     return dict(state)
 
 
+OWNED = re.compile(r"(?P<parameter>.+?)(\[(?P<first>\d+):\d+\])?/owner/v", re.DOTALL)
+
+
+def _folded(shards: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """Shards without owners (exchange="split"), since other workers own other parts. Their residuals
+    are put into the ranks' own: they are of averages, so each counts once per worker of the old job."""
+
+    def without_owners(items: Mapping[str, Any]) -> dict[str, Any]:
+        return {name: item for name, item in items.items() if "/owner" not in name}
+
+    parts = [(rank, found["parameter"], int(found["first"] or 0), value)
+             for rank, shard in enumerate(shards) for name, value in shard["entries"].items()
+             if (found := OWNED.fullmatch(name))]
+    result = [{**shard, "entries": without_owners(shard["entries"]),
+               "shares": without_owners(shard["shares"])} for shard in shards]
+    for parameter in {parameter for _, parameter, _, _ in parts}:
+        size = max(first + value.numel() for _, of, first, value in parts if of == parameter)
+        for shard in result:
+            own = shard["entries"].get(parameter + "/v")
+            shard["entries"][parameter + "/v"] = torch.zeros(size) if own is None else own.clone()
+            shard["shares"][parameter + "/v"] = SUMMED
+    for rank, parameter, first, value in parts:
+        own = result[rank]["entries"][parameter + "/v"]
+        own[first:first + value.numel()] += len(shards) * value
+    return result
+
+
 def _resharded(shards: Sequence[Mapping[str, Any]], rank: int, world: int) -> dict[str, Any]:
     """Old ranks are dealt out to new ones. Every sum stays; thresholds of single buckets are found anew."""
+    shards = _folded(shards)
     mine = [shard for i, shard in enumerate(shards) if i % world == rank]
     result: Entries = {}
     for name, (share, value) in entries_in(shards[0]).items():

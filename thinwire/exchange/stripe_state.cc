@@ -3,6 +3,8 @@
 #include "thinwire/exchange/stripe_state.h"
 
 #include <algorithm>
+#include <charconv>
+#include <utility>
 
 namespace thinwire {
 
@@ -54,6 +56,52 @@ void StripeVisitor::finish() {
     }
   }
   cuts_.clear();
+}
+
+std::optional<OwnedResidual> owned_residual(const std::string& name, const StateEntry& entry) {
+  constexpr std::string_view end = "/owner/v";
+  if (!entry.is_tensor || entry.share != Share::summed || !name.ends_with(end)) return {};
+  std::string parameter = name.substr(0, name.size() - end.size());
+  const std::size_t cut = parameter.rfind('[');
+  if (cut == parameter.npos || !parameter.ends_with(']')) return OwnedResidual{parameter, 0};
+  const char* const last = parameter.data() + parameter.size() - 1;
+  std::size_t from = 0, to = 0;
+  const auto first = std::from_chars(parameter.data() + cut + 1, last, from);
+  if (first.ec != std::errc{} || first.ptr == last || *first.ptr != ':' ||
+      std::from_chars(first.ptr + 1, last, to).ptr != last || to - from != entry.values.size())
+    return OwnedResidual{parameter, 0};  // brackets of the parameter's own name
+  return OwnedResidual{parameter.substr(0, cut), from};
+}
+
+void add_part(std::vector<float>& values, std::size_t from, std::span<const float> part,
+              float factor) {
+  values.resize(std::max(values.size(), from + part.size()));
+  for (std::size_t i = 0; i < part.size(); ++i) values[from + i] += factor * part[i];
+}
+
+void fold_owned(State& state, const std::vector<Bucket>& buckets, int workers) {
+  State folded;
+  for (const auto& [name, entry] : state) {
+    const auto owned = owned_residual(name, entry);
+    const std::string place = owned ? owned->parameter + "/v" : name;
+    StateEntry& to = folded[place];
+    if (!owned) {
+      std::vector<float> before = std::exchange(to.values, {});  // of owners that came first
+      to = entry;
+      add_part(to.values, 0, before, 1);
+      continue;
+    }
+    to.share = Share::summed;
+    to.is_tensor = true;
+    add_part(to.values, owned->from, entry.values, static_cast<float>(workers));
+  }
+  for (const Bucket& bucket : buckets) {
+    for (const Parameter& parameter : bucket.parameters) {
+      const auto found = folded.find(parameter.name + "/v");
+      if (found != folded.end()) found->second.values.resize(parameter.count);
+    }
+  }
+  state = std::move(folded);
 }
 
 namespace {

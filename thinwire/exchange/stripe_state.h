@@ -5,6 +5,7 @@
 
 #include <functional>
 #include <map>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -43,6 +44,22 @@ class StripeVisitor final : public StateVisitor {
   std::string prefix_;                 // "bucket3/stripe1/"
   std::map<std::string, Whole> cuts_;  // by the whole's name
 };
+
+// Whose residual of averages an entry is: "PARAMETER/owner/v" or "PARAMETER[from:to]/owner/v".
+struct OwnedResidual {
+  std::string parameter;
+  std::size_t from = 0;  // its first element in the parameter
+};
+std::optional<OwnedResidual> owned_residual(const std::string& name, const StateEntry& entry);
+
+// values[from + i] += factor * part[i]; `values` grows where it is too short.
+void add_part(std::vector<float>& values, std::size_t from, std::span<const float> part,
+              float factor);
+
+// For another cut, scheme or number of workers: puts the owners' residuals of a rank's state into
+// its own, under "PARAMETER/v". They are of averages over `workers`, so each counts that many times:
+// what is kept overall stays the same.
+void fold_owned(State& state, const std::vector<Bucket>& buckets, int workers);
 
 // A copy of a part's state, to go back to it.
 class Snapshot {

@@ -117,7 +117,9 @@ void Link::renew(const std::vector<Bucket>& buckets, bool same_cut) {
   renewed_ = false;
   Transfer transfer(state);
   courier_->visit_state(transfer);
-  owed_ = transfer.owed();
+  owed_ = transfer.owed(buckets, wires_.group->size());
+  Deposit deposit(owed_);
+  courier_->visit_state(deposit);
   if (const auto scale = state.find(scale_entry); scale != state.end())
     last_scale_ = scale->second.number;
   follow_scale();

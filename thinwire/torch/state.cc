@@ -4,12 +4,18 @@
 
 #include <algorithm>
 
+#include "thinwire/exchange/stripe_state.h"
+
 namespace thinwire::ddp {
 namespace {
 
 constexpr std::string_view residual = "/v";
 
-bool is_of_owner(const std::string& name) { return name.find("/owner/") != name.npos; }
+// "PARAMETER" of "PARAMETER/v"; empty where that is no residual.
+std::string residual_of(const std::string& name, Share share) {
+  if (share != Share::summed || !name.ends_with(residual)) return "";
+  return name.substr(0, name.size() - residual.size());
+}
 
 }  // namespace
 
@@ -27,15 +33,32 @@ void Transfer::number(const std::string& name, double& value, Share) {
   if (found != state_.end() && !found->second.is_tensor) value = found->second.number;
 }
 
-std::map<std::string, std::vector<float>> Transfer::owed() const {
-  std::map<std::string, std::vector<float>> owed;
+Owed Transfer::owed(const std::vector<Bucket>& buckets, int workers) const {
+  Owed owed;
   for (const auto& [name, entry] : state_) {
-    if (!name.ends_with(residual) || entry.share != Share::summed || taken_.contains(name) ||
-        is_of_owner(name))
-      continue;
-    owed[name.substr(0, name.size() - residual.size())] = entry.values;
+    if (taken_.contains(name)) continue;
+    if (const auto owned = owned_residual(name, entry)) {
+      add_part(owed[owned->parameter], owned->from, entry.values, static_cast<float>(workers));
+    } else if (const std::string parameter = residual_of(name, entry.share); !parameter.empty()) {
+      add_part(owed[parameter], 0, entry.values, 1);
+    }
+  }
+  for (const Bucket& bucket : buckets) {
+    for (const Parameter& parameter : bucket.parameters) {
+      const auto found = owed.find(parameter.name);
+      // An owner of a part of it has left the rest out.
+      if (found != owed.end() && found->second.size() < parameter.count)
+        found->second.resize(parameter.count);
+    }
   }
   return owed;
+}
+
+void Deposit::tensor(const std::string& name, std::span<float> values, Share share) {
+  const auto found = owed_.find(residual_of(name, share));
+  if (found == owed_.end() || found->second.size() != values.size()) return;
+  for (std::size_t i = 0; i < values.size(); ++i) values[i] += found->second[i];
+  owed_.erase(found);
 }
 
 void Rescale::tensor(const std::string& name, std::span<float> values, Share share) {

@@ -12,6 +12,9 @@
 
 namespace thinwire::ddp {
 
+// What is owed to the training, by parameter.
+using Owed = std::map<std::string, std::vector<float>>;
+
 // Loads what `state` has for the entries visited, and leaves alone what it has not: another scheme or
 // cut has other entries, and the residual among the rest is not lost but owed().
 class Transfer final : public StateVisitor {
@@ -21,12 +24,24 @@ class Transfer final : public StateVisitor {
   void tensor(const std::string& name, std::span<float> values, Share share) override;
   void number(const std::string& name, double& value, Share share) override;
 
-  // Residuals that nobody took, by parameter: to be added to the next gradient.
-  std::map<std::string, std::vector<float>> owed() const;
+  // Residuals that nobody took, those of owners once per worker (they are of averages).
+  Owed owed(const std::vector<Bucket>& buckets, int workers) const;
 
  private:
   const State& state_;
   std::set<std::string> taken_;
+};
+
+// Puts what is owed into the residuals visited, and takes it out of `owed`: what remains has no place
+// in the scheme, and is to be added to the next gradient.
+class Deposit final : public StateVisitor {
+ public:
+  explicit Deposit(Owed& owed) : owed_(owed) {}
+  void tensor(const std::string& name, std::span<float> values, Share share) override;
+  void number(const std::string&, double&, Share) override {}
+
+ private:
+  Owed& owed_;
 };
 
 // Multiplies everything that is as large as gradients are: the loss scale of AMP has changed.
