@@ -124,6 +124,10 @@ inline void law_replicas(Group& group, const Config& config, Shape shape, int st
     ASSERT_FALSE(result.skipped);
     ASSERT_EQ(result.step, number);
     const State after = told ? state_of(exchange) : State();
+    for (const auto& bucket : model) {
+      for (std::size_t i = 0; shape == Shape::zero && i < bucket.size(); ++i)
+        ASSERT_EQ(bucket[i], 0.0f) << config.str();
+    }
     for (std::size_t b = 0; told && b < model.size(); ++b)
       expect_mean(group, config, buckets[b], mine[b], model[b], before, after, number);
     std::vector<Replica> replicas;

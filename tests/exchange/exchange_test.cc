@@ -177,16 +177,43 @@ TEST(Exchange, WrongSettingsAreErrors) {
 
 TEST(Exchange, WrongMemoryIsAnError) {
   run_local(1, [](Group& group) {
-    for (const char* scheme : {"dense", "fp16", "dgc"}) {
+    for (const Scheme* scheme : schemes()) {
       std::vector<float> memory(5000);
-      Exchange half(group, one_bucket, Config::parse(scheme));
+      const Config config{scheme->name, {}};
+      Exchange half(group, one_bucket, config);
       half.submit(0, TensorView(memory.data(), 5000, DType::bf16, {}));
       EXPECT_NE(error_of([&] { half.finish(); }).find("expected f32"), std::string::npos);
-      Exchange cuda(group, one_bucket, Config::parse(scheme));
+      Exchange cuda(group, one_bucket, config);
       cuda.submit(0, TensorView(memory.data(), 5000, DType::f32, {Device::Kind::cuda, 1}));
       EXPECT_NE(error_of([&] { cuda.finish(); }).find("cuda:1"), std::string::npos);
     }
   });
+}
+
+// What encode() refuses was never taken in, so nothing may be put back for it either: least of all
+// what the step before has sent.
+TEST(Exchange, RefusedMemoryLeavesTheResidualAlone) {
+  for (const char* scheme : {"dgc:density=0.01,momentum=0", "int8", "csc:momentum=0", "powersgd"}) {
+    run_local(1, [&](Group& group) {
+      std::vector<std::unique_ptr<Compressor>> compressors;
+      const std::vector<Bucket> matrix = {Bucket{0, {{"w", 0, 5000, {50, 100}}}}};
+      compressors.push_back(make_compressor(Config::parse(scheme), matrix[0], {0, 1}));
+      Compressor& compressor = *compressors[0];
+      Exchange exchange(group, matrix, std::move(compressors), scheme);
+      Model model = model_gradient(matrix, Shape::normal, 1);
+      take_step(exchange, model, 0);
+      const auto residual = [&] {
+        State state;
+        StateSaver saver(state);
+        compressor.visit_state(saver);
+        return state.at("w/v").values;
+      };
+      const std::vector<float> before = residual();
+      exchange.submit(0, TensorView(model[0].data(), 5000, DType::bf16, {}));
+      EXPECT_NE(error_of([&] { exchange.finish(); }).find("expected f32"), std::string::npos);
+      EXPECT_TRUE(same_bits(residual(), before)) << scheme;
+    });
+  }
 }
 
 TEST(Exchange, SchemesMayDifferBetweenBuckets) {

@@ -290,8 +290,8 @@ class Exchange::Engine {
       out = lane.payload;
     }
     const auto start = std::chrono::steady_clock::now();
-    lane.encoded = true;
     const std::size_t bytes = lane.compressor->encode(turn, lane.gradient, out);
+    lane.encoded = true;  // only now: where encode() refuses, the memory has taken nothing
     count(&Report::encode_seconds, seconds_since(start));
     tell("encode", lane, start);
     {
