@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "tests/gradients.h"
+#include "tests/mean.h"
 #include "thinwire/thinwire.h"
 
 namespace thinwire {
@@ -104,8 +105,10 @@ inline State state_of(Exchange& exchange) {
   return state;
 }
 
-// Law: after every step all ranks hold the same bits, and they are the mean of what was sent.
-// Servers take part with memory whose contents are ignored, and hold the averages too.
+// Law: after every step all ranks hold the same bits, and they are the mean of what was sent (looked
+// at in every other step, since to look into the memory may settle it). Servers take part with
+// memory whose contents are ignored, and hold the averages too; what owners of stripes send is left
+// to law_conservation.
 inline void law_replicas(Group& group, const Config& config, Shape shape, int steps,
                          const ExchangeKind& kind = {}) {
   const auto buckets = awkward_buckets();
@@ -113,10 +116,20 @@ inline void law_replicas(Group& group, const Config& config, Shape shape, int st
   Model weights = model_gradient(buckets, Shape::normal, 7);
   for (int step = 0; step < steps; ++step) {
     const auto number = static_cast<std::uint64_t>(step);
-    Model model = model_gradient(buckets, shape, seed_of(group, number));
+    const bool told = step % 2 == 1 && !kind.striped() && mean_can_be_told(config);
+    const State before = told ? state_of(exchange) : State();
+    const Model mine = model_gradient(buckets, shape, seed_of(group, number));
+    Model model = mine;
     const StepResult result = take_step(exchange, model, seed_of(group, number));
     ASSERT_FALSE(result.skipped);
     ASSERT_EQ(result.step, number);
+    const State after = told ? state_of(exchange) : State();
+    for (const auto& bucket : model) {
+      for (std::size_t i = 0; shape == Shape::zero && i < bucket.size(); ++i)
+        ASSERT_EQ(bucket[i], 0.0f) << config.str();
+    }
+    for (std::size_t b = 0; told && b < model.size(); ++b)
+      expect_mean(group, config, buckets[b], mine[b], model[b], before, after, number);
     std::vector<Replica> replicas;
     for (std::size_t b = 0; b < model.size(); ++b) {
       for (std::size_t i = 0; i < model[b].size(); ++i) weights[b][i] -= 0.1f * model[b][i];

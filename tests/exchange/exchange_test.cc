@@ -60,26 +60,39 @@ TEST(Exchange, ObserverSeesEveryStageInOrder) {
   });
 }
 
+// Also: what was sent is back in memory when the error comes, so that all that came in is kept.
 TEST(Exchange, FlippedBitNamesTheRankAndLosesNothing) {
-  run_local(3, [](Group& group) {
-    Tampering tampering(group, [&](Bytes slots, std::size_t slot_bytes) {
-      if (group.rank() == 1) slots[2 * slot_bytes + 40] ^= std::byte{4};
+  for (const char* scheme : {"dgc:density=0.01,momentum=0", "onebit:memory=residual", "int8"}) {
+    run_local(3, [&](Group& group) {
+      Tampering tampering(group, [&](Bytes slots, std::size_t slot_bytes) {
+        if (group.rank() == 1) slots[2 * slot_bytes + 40] ^= std::byte{4};
+      });
+      std::vector<std::unique_ptr<Compressor>> compressors;
+      compressors.push_back(
+          make_compressor(Config::parse(scheme), one_bucket[0], {group.rank(), group.size()}));
+      Compressor& compressor = *compressors[0];
+      Exchange exchange(tampering, one_bucket, std::move(compressors), scheme);
+      const Model gradients = model_gradient(one_bucket, Shape::normal, seed_of(group, 0));
+      Model model = gradients;
+      if (group.rank() != 1) {
+        take_step(exchange, model, 0);
+        return;
+      }
+      const std::string text = error_of([&] { take_step(exchange, model, 0); });
+      EXPECT_NE(text.find("rank 1"), std::string::npos) << text;
+      EXPECT_NE(text.find("from rank 2"), std::string::npos) << text;
+      EXPECT_NE(text.find("bucket 0"), std::string::npos) << text;
+      EXPECT_NE(text.find("checksum"), std::string::npos) << text;
+      // The failed step is an error for ever, not a hang.
+      EXPECT_EQ(error_of([&] { exchange.submit(0, std::span(model[0])); }), text);
+      EXPECT_EQ(error_of([&] { exchange.finish(); }), text);
+      State state;
+      StateSaver saver(state);
+      compressor.visit_state(saver);
+      for (std::size_t i = 0; i < gradients[0].size(); ++i)
+        ASSERT_NEAR(state.at("w/v").values[i], gradients[0][i], 1e-5) << scheme << " " << i;
     });
-    Exchange exchange(tampering, one_bucket, Config::parse("dgc:density=0.01"));
-    Model model = model_gradient(one_bucket, Shape::normal, seed_of(group, 0));
-    if (group.rank() != 1) {
-      take_step(exchange, model, 0);
-      return;
-    }
-    const std::string text = error_of([&] { take_step(exchange, model, 0); });
-    EXPECT_NE(text.find("rank 1"), std::string::npos) << text;
-    EXPECT_NE(text.find("from rank 2"), std::string::npos) << text;
-    EXPECT_NE(text.find("bucket 0"), std::string::npos) << text;
-    EXPECT_NE(text.find("checksum"), std::string::npos) << text;
-    // The failed step is an error for ever, not a hang.
-    EXPECT_EQ(error_of([&] { exchange.submit(0, std::span(model[0])); }), text);
-    EXPECT_EQ(error_of([&] { exchange.finish(); }), text);
-  });
+  }
 }
 
 TEST(Exchange, EveryFlippedByteOfAFrameIsFound) {
@@ -164,16 +177,43 @@ TEST(Exchange, WrongSettingsAreErrors) {
 
 TEST(Exchange, WrongMemoryIsAnError) {
   run_local(1, [](Group& group) {
-    for (const char* scheme : {"dense", "fp16", "dgc"}) {
+    for (const Scheme* scheme : schemes()) {
       std::vector<float> memory(5000);
-      Exchange half(group, one_bucket, Config::parse(scheme));
+      const Config config{scheme->name, {}};
+      Exchange half(group, one_bucket, config);
       half.submit(0, TensorView(memory.data(), 5000, DType::bf16, {}));
       EXPECT_NE(error_of([&] { half.finish(); }).find("expected f32"), std::string::npos);
-      Exchange cuda(group, one_bucket, Config::parse(scheme));
+      Exchange cuda(group, one_bucket, config);
       cuda.submit(0, TensorView(memory.data(), 5000, DType::f32, {Device::Kind::cuda, 1}));
       EXPECT_NE(error_of([&] { cuda.finish(); }).find("cuda:1"), std::string::npos);
     }
   });
+}
+
+// What encode() refuses was never taken in, so nothing may be put back for it either: least of all
+// what the step before has sent.
+TEST(Exchange, RefusedMemoryLeavesTheResidualAlone) {
+  for (const char* scheme : {"dgc:density=0.01,momentum=0", "int8", "csc:momentum=0", "powersgd"}) {
+    run_local(1, [&](Group& group) {
+      std::vector<std::unique_ptr<Compressor>> compressors;
+      const std::vector<Bucket> matrix = {Bucket{0, {{"w", 0, 5000, {50, 100}}}}};
+      compressors.push_back(make_compressor(Config::parse(scheme), matrix[0], {0, 1}));
+      Compressor& compressor = *compressors[0];
+      Exchange exchange(group, matrix, std::move(compressors), scheme);
+      Model model = model_gradient(matrix, Shape::normal, 1);
+      take_step(exchange, model, 0);
+      const auto residual = [&] {
+        State state;
+        StateSaver saver(state);
+        compressor.visit_state(saver);
+        return state.at("w/v").values;
+      };
+      const std::vector<float> before = residual();
+      exchange.submit(0, TensorView(model[0].data(), 5000, DType::bf16, {}));
+      EXPECT_NE(error_of([&] { exchange.finish(); }).find("expected f32"), std::string::npos);
+      EXPECT_TRUE(same_bits(residual(), before)) << scheme;
+    });
+  }
 }
 
 TEST(Exchange, SchemesMayDifferBetweenBuckets) {
@@ -186,13 +226,39 @@ TEST(Exchange, SchemesMayDifferBetweenBuckets) {
   });
 }
 
+// Wherever the ranks stand in a step: with nothing, a part or all of it submitted.
 TEST(Exchange, ClosingWithoutFinishDoesNotHang) {
-  run_local(1, [](Group& group) {
-    std::vector<float> g(5000);
-    Exchange exchange(group, {Bucket::single(0, "w", 5000), Bucket::single(1, "x", 1)},
-                      Config::parse("dgc"));
-    exchange.submit(0, std::span(g));
-  });
+  const std::vector<Bucket> buckets = {Bucket::single(0, "w", 5000), Bucket::single(1, "x", 1),
+                                       Bucket::single(2, "y", 70)};
+  for (const char* scheme : {"dgc", "dgc:clip=1", "dense", "powersgd"}) {
+    for (const int ranks : {1, 2, 4}) {
+      for (std::size_t submitted = 0; submitted <= buckets.size(); ++submitted) {
+        run_local(ranks, [&](Group& group) {
+          Model model = model_gradient(buckets, Shape::normal, seed_of(group, 0));
+          Exchange exchange(group, buckets, Config::parse(scheme));
+          for (std::size_t b = 0; b < submitted; ++b)
+            exchange.submit(static_cast<std::uint16_t>(b), std::span(model[b]));
+        });
+      }
+    }
+  }
+}
+
+// One rank goes in the middle of a step: the others end with an error that names it.
+TEST(Exchange, ClosingOnOneRankDoesNotHangTheOthers) {
+  std::string texts[3];
+  EXPECT_NE(error_of([&] {
+              run_local(3, [&](Group& group) {
+                Model model = model_gradient(one_bucket, Shape::normal, seed_of(group, 0));
+                Exchange exchange(group, one_bucket, Config::parse("dgc"));
+                if (group.rank() == 1) return;
+                texts[group.rank()] = error_of([&] { take_step(exchange, model, 0); });
+                if (!texts[group.rank()].empty()) fail(texts[group.rank()]);
+              });
+            }),
+            "");
+  EXPECT_NE(texts[0].find("rank 1"), std::string::npos) << texts[0];
+  EXPECT_NE(texts[2].find("rank 1"), std::string::npos) << texts[2];
 }
 
 TEST(Exchange, ReportCountsBytes) {

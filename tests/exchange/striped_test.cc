@@ -99,6 +99,33 @@ INSTANTIATE_TEST_SUITE_P(Registry, Striped, ::testing::ValuesIn(combinations()),
 
 // ---- the cuts ----
 
+// Owners' state is named by the cuts, so these are a promise: at a border or between rows where one is
+// within an eighth of a stripe, else at the nearest multiple of 64.
+TEST(Stripes, AreCutWhereTheyWere) {
+  const auto cuts = [](const Bucket& bucket, std::size_t stripes) {
+    std::vector<std::size_t> firsts;
+    for (const Stripe& stripe : cut(bucket, stripes)) firsts.push_back(stripe.first);
+    return firsts;
+  };
+  using Firsts = std::vector<std::size_t>;
+  EXPECT_EQ(cuts(Bucket::single(0, "w", 1000), 3), (Firsts{0, 320, 640}));
+  EXPECT_EQ(cuts(Bucket::single(0, "w", 1060), 3), (Firsts{0, 384, 704}));
+  EXPECT_EQ(cuts(Bucket{0, {{"w", 0, 1000, {100, 10}}}}, 3), (Firsts{0, 330, 670}));
+  EXPECT_EQ(cuts(Bucket{0, {{"w", 0, 1000, {99, 10}}}}, 3), (Firsts{0, 320, 640}));
+  EXPECT_EQ(cuts(Bucket{0, {{"w", 0, 1000, {2, 500}}}}, 4), (Firsts{0, 256, 500, 768}));
+  // Borders within the slack of 62 of 500, and just outside.
+  EXPECT_EQ(cuts(Bucket{0, {{"a", 0, 562, {}}, {"b", 562, 438, {}}}}, 2), (Firsts{0, 562}));
+  EXPECT_EQ(cuts(Bucket{0, {{"a", 0, 563, {}}, {"b", 563, 437, {}}}}, 2), (Firsts{0, 512}));
+  EXPECT_EQ(cuts(Bucket{0, {{"a", 0, 438, {}}, {"b", 438, 562, {}}}}, 2), (Firsts{0, 438}));
+  EXPECT_EQ(cuts(Bucket{0, {{"a", 0, 437, {}}, {"b", 437, 563, {}}}}, 2), (Firsts{0, 512}));
+  const auto rows = cut(Bucket{0, {{"w", 0, 1000, {100, 10}}}}, 2);
+  EXPECT_EQ(rows[0].bucket.parameters[0].shape, (std::vector<std::int64_t>{50, 10}));
+  EXPECT_EQ(rows[1].bucket.parameters[0].name, "w[500:1000]");
+  const auto uneven = cut(Bucket{1, {{"w", 0, 1000, {2, 500}}}}, 4);
+  EXPECT_TRUE(uneven[0].bucket.parameters[0].shape.empty());
+  for (std::size_t i = 0; i < 4; ++i) EXPECT_EQ(uneven[i].bucket.id, 2 * (4 + i));
+}
+
 TEST(Stripes, CoverTheBucketOnceAndKeepNames) {
   for (const Bucket& bucket : awkward_buckets()) {
     for (const std::size_t count : {1u, 2u, 3u, 8u, 100u}) {

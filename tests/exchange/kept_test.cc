@@ -1,0 +1,164 @@
+// kept_test.cc: what must not get lost or mixed up, for every scheme of the registry: what waited in
+// memory while a step was void, whose frame it is, and whose random numbers.
+// SPDX-License-Identifier: Apache-2.0
+#include <gtest/gtest.h>
+
+#include <limits>
+
+#include "tests/laws.h"
+
+namespace thinwire {
+namespace {
+
+using namespace testing;
+
+class Kept : public ::testing::TestWithParam<Config> {};
+
+// What each rank keeps, by parameter, without momentum.
+std::map<std::string, std::vector<float>> residuals(Exchange& exchange) {
+  std::map<std::string, std::vector<float>> kept;
+  for (const auto& [name, entry] : state_of(exchange)) {
+    if (name.ends_with("/v")) kept[name] = entry.values;
+  }
+  return kept;
+}
+
+// Law: what waited is still there after a void step. The bad rank's gradient is partly NaN and zero
+// elsewhere, the others' are zero, so that nothing else can be in memory.
+void law_waiting(Group& group, Config config, const ExchangeKind& kind) {
+  if (!keeps_residual(config)) return;
+  config = with(with(config, "momentum", "0"), "clip", "0");
+  const auto buckets = awkward_buckets();
+  const int workers = kind.workers(group.size());
+  Exchange exchange(group, buckets, config, {.kind = kind});
+  const float nan = std::numeric_limits<float>::quiet_NaN();
+  for (std::uint64_t step = 0; step < 4; ++step) {
+    Model model = model_gradient(buckets, Shape::normal, seed_of(group, step));
+    // The last is void too, so that something waits for parameters that are always sent in full.
+    if (step == 3 && group.rank() == workers - 1) model[1][5] = nan;
+    ASSERT_EQ(take_step(exchange, model, 0).skipped, step == 3);
+  }
+  const auto before = residuals(exchange);
+  for (std::size_t every : {1u, 2u, 7u, 3000u}) {
+    Model model = model_gradient(buckets, Shape::zero, 0);
+    if (group.rank() == 0) {
+      for (std::size_t i = 0; i < model[1].size(); i += every) model[1][i] = nan;
+    }
+    ASSERT_TRUE(take_step(exchange, model, 0).skipped);
+    const auto after = residuals(exchange);
+    ASSERT_EQ(before.size(), after.size());
+    for (const auto& [name, values] : before) {
+      for (std::size_t i = 0; i < values.size(); ++i) {
+        ASSERT_NEAR(after.at(name)[i], values[i], 1e-4 * (1 + std::abs(values[i])))
+            << config.str() << ", rank " << group.rank() << ", " << name << " " << i;
+      }
+    }
+  }
+}
+
+TEST_P(Kept, WhatWaitedSurvivesAPartlyBadGradient) {
+  for (const int ranks : {1, 3})
+    run_local(ranks, [&](Group& group) { law_waiting(group, GetParam(), {}); });
+}
+
+// The mean square error of an average of equal gradients, over some steps.
+double error_among(int ranks, const Config& config) {
+  const std::vector<Bucket> buckets = {Bucket{0, {{"a", 0, 600, {20, 30}}, {"b", 600, 41, {}}}}};
+  const Model truth = model_gradient(buckets, Shape::normal, 3);
+  double squares = 0;
+  run_local(ranks, [&](Group& group) {
+    Exchange exchange(group, buckets, config);
+    for (int step = 0; step < 100; ++step) {
+      Model model = truth;
+      take_step(exchange, model, 0);
+      for (std::size_t i = 0; group.rank() == 0 && i < model[0].size(); ++i)
+        squares += std::pow(model[0][i] - truth[0][i], 2);
+    }
+  });
+  return squares;
+}
+
+// Law: ranks draw each for itself, so four of them have a quarter of the variance of one. Where the
+// ranks' values meet in a sum (randomk) they draw alike on purpose.
+TEST_P(Kept, RanksDrawEachForItself) {
+  if (sanitized) GTEST_SKIP() << "statistics need many steps, and find no bugs of memory";
+  const Config& config = GetParam();
+  if (!right_on_average(config) || keeps_residual(config)) return;
+  if (find_scheme(config.scheme).reducible) return;
+  const double alone = error_among(1, config), together = error_among(4, config);
+  EXPECT_GT(alone, 0);
+  EXPECT_NEAR(together / alone, 0.25, 0.08);
+}
+
+// A worker's last round of a step, where that is gathered; else nothing. With `frame` given, it is
+// received in the place of the worker's own, and `status` says what the decoder made of it.
+std::vector<std::byte> last_round(const Config& config, const Bucket& bucket, std::uint64_t step,
+                                  const std::vector<std::byte>* frame, Status& status,
+                                  int& culprit) {
+  const auto compressor = make_compressor(config, bucket, {0, 1});
+  auto g = gradient(Shape::normal, bucket.elements(), 9);
+  std::vector<std::byte> out;
+  for (int round = 0; round < compressor->rounds(); ++round) {
+    const Leg leg = compressor->leg(step, round);
+    const bool last = round + 1 == compressor->rounds();
+    if (last && leg.reduction != Reduction::gather) return {};
+    out.assign(leg.bytes, std::byte{0});
+    const Turn turn{step, round, {}, 0};
+    out.resize(compressor->encode(turn, std::span(g), out));
+    const auto& received = last && frame ? *frame : out;
+    const std::size_t sizes[] = {received.size()};
+    const Inbox inbox{received, received.size(), sizes};
+    status = compressor->decode(turn, inbox, std::span(g));
+    culprit = inbox.culprit;
+  }
+  return out;
+}
+
+// Law: a sound frame that is not this bucket's, this step's or this scheme's is refused, and its
+// sender named.
+TEST_P(Kept, FramesOfOthersAreRefused) {
+  const Config& config = GetParam();
+  const Bucket bucket = Bucket::single(3, "w", 640), other = Bucket::single(4, "w", 640);
+  const std::uint64_t step = 70;
+  Status status;
+  int culprit = -1;
+  const auto own = last_round(config, bucket, step, nullptr, status, culprit);
+  if (own.empty()) return;
+  const auto refused = [&](const Config& from, const Bucket& of, std::uint64_t at) {
+    const auto frame = last_round(from, of, at, nullptr, status, culprit);
+    last_round(config, bucket, step, &frame, status, culprit);
+    return !status.ok() && status.code != Code::skipped && culprit == 0;
+  };
+  EXPECT_FALSE(refused(config, bucket, step));
+  EXPECT_EQ(culprit, -1);
+  EXPECT_TRUE(refused(config, bucket, step + 1));
+  EXPECT_EQ(status.code, Code::mismatch);
+  EXPECT_TRUE(refused(config, bucket, step - 1));
+  EXPECT_TRUE(refused(config, other, step));
+  EXPECT_EQ(status.code, Code::mismatch);
+  EXPECT_TRUE(refused(config, Bucket::single(3, "w", 648), step));
+  for (const Scheme* scheme : schemes()) {
+    if (scheme->name == config.scheme) continue;
+    const Config from{scheme->name, {}};
+    if (!last_round(from, bucket, step, nullptr, status, culprit).empty()) {
+      EXPECT_TRUE(refused(from, bucket, step)) << from.str();
+    }
+  }
+}
+
+// The same where the scheme on the wire is the only difference: dgc and topk frames are alike.
+TEST(Frames, OfAnotherSchemeAreRefused) {
+  Status status;
+  int culprit = -1;
+  const Bucket bucket = Bucket::single(3, "w", 640);
+  const auto frame =
+      last_round(Config::parse("topk:density=0.1"), bucket, 0, nullptr, status, culprit);
+  last_round(Config::parse("dgc:density=0.1"), bucket, 0, &frame, status, culprit);
+  EXPECT_EQ(status.code, Code::mismatch);
+  EXPECT_EQ(culprit, 0);
+}
+
+INSTANTIATE_TEST_SUITE_P(Registry, Kept, ::testing::ValuesIn(law_configs()), config_name);
+
+}  // namespace
+}  // namespace thinwire
