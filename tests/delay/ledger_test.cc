@@ -199,8 +199,8 @@ struct Job {
     for (Worker& worker : workers) {
       worker.ledger->come_home();
       ASSERT_EQ(worker.ledger->in_flight(), 0u);
-      if (options.book_b) continue;
       ASSERT_EQ(worker.weights, workers[0].weights);
+      check_books(worker);
     }
   }
 };

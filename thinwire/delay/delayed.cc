@@ -9,6 +9,7 @@
 #include "thinwire/core/crc32c.h"
 #include "thinwire/core/error.h"
 #include "thinwire/delay/fit.h"
+#include "thinwire/exchange/agreement.h"
 
 namespace thinwire {
 namespace {
@@ -43,6 +44,11 @@ DelayedAverage::DelayedAverage(Group& group, const std::vector<Bucket>& buckets,
       delay_(options.delay) {
   options.check();
   check_scheme(options, config, !moments.empty());
+  check_agreement(group, buckets_,
+                  "delay " + options.delay_str() + ", " + std::to_string(options.local_steps) +
+                      " local steps, correction " + options.correction_str() + ", momentum " +
+                      std::to_string(options.momentum) + ", anchors compared every " +
+                      std::to_string(options.check_every) + " steps");
   if (weights.size() != buckets.size() || (!moments.empty() && moments.size() != buckets.size()))
     fail("delay: expected ", buckets.size(), " arrays, got ", weights.size(), " of weights and ",
          moments.size(), " of moments");
@@ -78,7 +84,7 @@ void DelayedAverage::finish_step(bool take_part) {
 
 // First makes room in flight; what is due without delay comes after.
 void DelayedAverage::advance(bool take_part, const Arrays& gradients) {
-  if (step_ == 0) first_step_ = std::chrono::steady_clock::now();
+  if (steps_here_++ == 0) first_step_ = std::chrono::steady_clock::now();
   ++step_;
   take_in_due(gradients);
   if (step_ - opened_ >= options_.local_steps) {
@@ -147,8 +153,7 @@ void DelayedAverage::take_in(const Arrays& gradients) {
     for (std::uint64_t step = closed.at - closed.steps; step < closed.at; ++step)
       replay_(step, b, round.mean[b], published_[b].anchor());
   }
-  ++acknowledged_;
-  if (options_.measure && acknowledged_ <= measured_rounds) measure(round.seconds);
+  if (options_.measure && timed_ < measured_rounds && round.seconds > 0) measure(round.seconds);
 }
 
 // One length for the whole model, so that the cut correction keeps its direction.
@@ -174,9 +179,9 @@ void DelayedAverage::settle(std::span<const Ledger::Due> due) {
 // They all come here after the same step.
 void DelayedAverage::measure(double seconds) {
   slowest_ = std::max(slowest_, seconds);
-  if (acknowledged_ < measured_rounds) return;
+  if (++timed_ < measured_rounds) return;
   const std::chrono::duration<double> time = std::chrono::steady_clock::now() - first_step_;
-  const double per_step = time.count() / static_cast<double>(step_ > 1 ? step_ - 1 : 1);
+  const double per_step = time.count() / static_cast<double>(steps_here_ > 1 ? steps_here_ - 1 : 1);
   float steps[] = {static_cast<float>(std::ceil(slowest_ / std::max(per_step, 1e-9)) + 1)};
   const auto lock = rounds_->hold();
   group_.all_reduce(std::as_writable_bytes(std::span(steps)), DType::f32, ReduceOp::max, {}).wait();
@@ -201,7 +206,10 @@ void DelayedAverage::visit_state(StateVisitor& visitor) {
   number("delay/delay", delay_);
   number("delay/step", step_);
   number("delay/opened", opened_);
-  number("delay/acknowledged", acknowledged_);
+  // A measurement that was not finished starts again: clocks do not survive a restart.
+  std::uint64_t timed = timed_ < measured_rounds ? 0 : timed_;
+  number("delay/acknowledged", timed);
+  if (steps_here_ == 0) timed_ = timed < measured_rounds ? 0 : timed;
   number("delay/closed_rounds", closed_rounds_);
   std::uint64_t rounds = closed_.size();
   number("delay/in_flight", rounds);

@@ -59,8 +59,8 @@ class DelayedAverage {
   // (its link is down) sends nothing of this round; what it did travels with the next.
   void finish_step(bool take_part = true);
 
-  // Takes in everything that is under way. All workers end with the anchor as their weights (book b:
-  // each with what its compressor still holds back on top). A collective.
+  // Takes in everything that is under way. All workers end with the anchor as their weights. What a
+  // compressor still holds back stays in the state, for steps that may follow. A collective.
   void drain();
 
   std::span<float> anchor(std::size_t bucket);
@@ -99,12 +99,14 @@ class DelayedAverage {
   std::vector<Ledger> ledgers_;  // of the weights, then of the moments
   std::vector<Published> published_;
   std::unique_ptr<Rounds> rounds_;
-  std::uint64_t delay_ = 0, step_ = 0, opened_ = 0, acknowledged_ = 0, closed_rounds_ = 0;
+  std::uint64_t delay_ = 0, step_ = 0, opened_ = 0, closed_rounds_ = 0;
   struct Closed {
     std::uint64_t at = 0, steps = 0;  // after how many steps in all, with how many of its own
   };
-  std::deque<Closed> closed_;  // rounds in flight
-  double slowest_ = 0;         // seconds of a round, while D is being measured
+  std::deque<Closed> closed_;     // rounds in flight
+  std::uint64_t timed_ = 0;       // rounds that were, while D is being measured
+  double slowest_ = 0;            // seconds of such a round
+  std::uint64_t steps_here_ = 0;  // of this run, those before a loaded state left out
   std::chrono::steady_clock::time_point first_step_{};
 };
 

@@ -161,9 +161,8 @@ void Ledger::settle(double share) {
 void Ledger::come_home() {
   if (!kept_.empty()) fail("ledger: ", kept_.size(), " rounds are still in flight");
   for_elements(weights_.size(), [&](std::size_t i) {
-    weights_[i] = held_.empty() ? anchor_[i] : anchor_[i] + held_[i];
-    start_[i] = weights_[i];
-    due_[i] = 0;
+    weights_[i] = start_[i] = anchor_[i];
+    due_[i] = held_.empty() ? 0 : held_[i];
   });
 }
 
@@ -205,7 +204,8 @@ void Ledger::visit_state(StateVisitor& visitor) {
   };
   auto rounds = static_cast<double>(kept_.size());
   number("rounds", rounds);
-  while (kept_.size() < static_cast<std::size_t>(rounds)) kept_.push_back({fresh()});
+  kept_.resize(static_cast<std::size_t>(rounds));
+  for (Kept& kept : kept_) kept.made.resize(weights_.size());
   for (std::size_t r = 0; r < kept_.size(); ++r)
     visit("kept" + std::to_string(r), kept_[r].made, Share::local);
   if (!options_.measures_share()) return;

@@ -50,8 +50,8 @@ class Ledger {
   // Adds `share` of what is due to the weights; the rest stays due.
   void settle(double share);
 
-  // After the last acknowledgement: the weights become the anchor (book b: and what the compressor
-  // holds back), to the bit.
+  // After the last acknowledgement: the weights become the anchor, to the bit. With book b, what the
+  // compressor holds back becomes due: it returns to the weights as training goes on.
   void come_home();
 
   std::span<float> anchor() { return anchor_; }

@@ -3,6 +3,7 @@
 #include "thinwire/delay/rounds.h"
 
 #include <algorithm>
+#include <cmath>
 #include <condition_variable>
 #include <deque>
 #include <exception>
@@ -144,7 +145,7 @@ class Rounds::Engine {
     visitor.number("delay/arrived", count, Share::replicated);
     agreed_ = agreed_ && static_cast<std::uint64_t>(number) == round_;
     round_ = static_cast<std::uint64_t>(number);
-    while (ready_.size() < static_cast<std::size_t>(count)) ready_.push_back(room());
+    ready_.resize(static_cast<std::size_t>(count), room());
     under_way_ = ready_.size();
     for (std::size_t r = 0; r < ready_.size(); ++r) {
       for (std::size_t b = 0; b < lanes_.size(); ++b) {
@@ -186,6 +187,7 @@ class Rounds::Engine {
     std::vector<std::size_t> digest_sizes;
     Pending digest_pending;
     double squared_norm = 0;
+    std::string broken;  // the first parameter whose update is not finite here
     Clock::time_point begin;
     bool there = false;
     double seconds = 0;  // from begin until it was there
@@ -288,12 +290,21 @@ class Rounds::Engine {
     flight.passages.resize(lanes_.size());
     for (const auto& values : next.message)
       flight.squared_norm += squared_norm(values.data(), values.size());
+    if (!std::isfinite(flight.squared_norm)) flight.broken = first_broken(next.message);
     for (std::size_t b = 0; b < lanes_.size(); ++b)
       flight.passages[b].values = std::move(next.message[b]);
     if (own_) flight.own.resize(lanes_.size());
     flights_.push_back(std::move(flight));  // first: collectives keep pointers into it
     for (std::size_t b = 0; b < lanes_.size(); ++b) encode(flights_.back(), b, 0);
     if (!flights_.back().own_digests.empty()) send_digests(flights_.back());
+  }
+
+  std::string first_broken(const Message& message) const {
+    for (std::size_t b = 0; b < lanes_.size(); ++b)
+      for (const Parameter& parameter : lanes_[b].bucket.parameters)
+        if (!std::isfinite(squared_norm(message[b].data() + parameter.offset, parameter.count)))
+          return parameter.name;
+    return "";
   }
 
   void send_digests(Flight& flight) {
@@ -363,8 +374,8 @@ class Rounds::Engine {
       inbox.slot_bytes = passage.leg.bytes;
       inbox.sizes = sizes;
     }
-    check(lanes_[b].reader->decode({flight.round, 0, {}, 0}, inbox, flight.own[b]), inbox,
-          flight.round, b);
+    check(lanes_[b].reader->decode({flight.round, 0, {}, 0}, inbox, flight.own[b]), inbox, flight,
+          b);
   }
 
   void land() {
@@ -407,17 +418,20 @@ class Rounds::Engine {
       inbox.data = passage.payload;
     }
     const Turn turn{flight.round, leg_number, {}, flight.squared_norm};
-    check(lanes_[b].compressor->decode(turn, inbox, passage.values), inbox, flight.round, b);
+    check(lanes_[b].compressor->decode(turn, inbox, passage.values), inbox, flight, b);
     tell("decode", flight.round, b, begin, &Report::decode_seconds);
   }
 
-  void check(const Status& status, const Inbox& inbox, std::uint64_t round, std::size_t b) const {
+  void check(const Status& status, const Inbox& inbox, const Flight& flight, std::size_t b) const {
     if (status.ok()) return;
     if (status.code == Code::skipped)
-      fail(where(round, b),
-           ": some worker's update is not finite: the training has diverged; take "
-           "a smaller learning rate or delay, and restart from a checkpoint");
-    fail(where(round, b),
+      fail(where(flight.round, b), ": ",
+           flight.broken.empty()
+               ? std::string("another worker's update, or the sum of all, is not finite")
+               : "this worker's update of parameter '" + flight.broken + "' is not finite",
+           ": the training has diverged; take a smaller learning rate or delay, and restart from a "
+           "checkpoint");
+    fail(where(flight.round, b),
          inbox.culprit < 0 ? "" : ", bytes from rank " + std::to_string(inbox.culprit), ": ",
          status.what, "; restart from the last checkpoint");
   }

@@ -25,7 +25,7 @@ using Message = std::vector<std::vector<float>>;
 struct Round {
   Message mean;        // over the workers
   Message own;         // this worker's part as it travelled; only where asked for
-  double seconds = 0;  // from start() to arrival
+  double seconds = 0;  // from start() to arrival; 0: it comes from a loaded state
 };
 
 class Rounds {

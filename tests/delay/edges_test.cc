@@ -1,0 +1,159 @@
+// edges_test.cc: delayed averaging where a run is cut: drained and gone on with, saved while the delay
+// is still being measured, loaded twice, or set differently on some rank.
+// SPDX-License-Identifier: Apache-2.0
+#include <gtest/gtest.h>
+
+#include "tests/delay/training.h"
+
+namespace thinwire::testing {
+namespace {
+
+std::string error_of(int ranks, const std::function<void(Group&)>& body) {
+  try {
+    run_local(ranks, body);
+  } catch (const Error& error) {
+    return error.what();
+  }
+  return "";
+}
+
+State state_of(DelayedAverage& delayed) {
+  State state;
+  StateSaver saver(state);
+  delayed.visit_state(saver);
+  return state;
+}
+
+// Book b: what was not sent leaves the weights at a drain and returns to them in later steps.
+TEST(DelayEdges, TrainingGoesOnAfterADrainAsIfThereWereNone) {
+  for (const char* correction : {"ledger:book=b", "soft:book=b,pace=0.5"})
+    run_local(3, [&](Group& group) {
+      const Setting setting{"topk:density=0.05", correction, 4, 2};
+      SCOPED_TRACE(setting.str());
+      Training training(group, setting);
+      training.run(0, 30);
+      training.delayed().drain();
+      check_equal(group, views(training.task().weights));
+      training.delayed().drain();
+      check_equal(group, views(training.task().weights));
+      training.run(30, 80);
+      {
+        const auto lock = training.delayed().hold();
+        law_mean_model(group, setting, training.task());
+      }
+      const std::vector<double> lead = training.delayed().lead(0);
+      const auto anchor = training.delayed().anchor(0);
+      for (std::size_t i = 0; i < lead.size(); ++i)
+        ASSERT_NEAR(training.task().weights[0][i], anchor[i] + lead[i], 2e-5);
+      training.delayed().drain();
+      check_equal(group, views(training.task().weights));
+    });
+}
+
+std::uint64_t measured_delay(Group& group, std::uint64_t steps, State* from, State* to) {
+  const auto slow = emulate_link(group, Link::parse("inf,40ms"));
+  Task task(group);
+  DelayOptions options;
+  options.parse_delay("auto:40");
+  DelayedAverage delayed(*slow, task.buckets, views(task.weights), Config::parse("dense"), options);
+  if (from != nullptr) {
+    StateLoader loader(*from);
+    delayed.visit_state(loader);
+  }
+  const std::uint64_t first = delayed.steps();
+  for (std::uint64_t step = first; step < first + steps; ++step) {
+    task.step(step);
+    std::this_thread::sleep_for(std::chrono::milliseconds(4));
+    delayed.finish_step();
+  }
+  if (to != nullptr) *to = state_of(delayed);
+  const std::uint64_t found = delayed.delay();
+  delayed.drain();
+  return found;
+}
+
+TEST(DelayEdges, AMeasurementThatWasInterruptedStartsAgain) {
+  run_local(2, [&](Group& group) {
+    for (const std::uint64_t stop : {5U, 42U}) {  // before the first round is taken in, and after
+      State state, later;
+      EXPECT_EQ(measured_delay(group, stop, nullptr, &state), 40u);
+      const std::uint64_t found = measured_delay(group, 90, &state, &later);
+      EXPECT_GE(found, 4u) << "after " << stop << " steps";
+      EXPECT_LT(found, 40u) << "after " << stop << " steps";
+      EXPECT_EQ(measured_delay(group, 60, &later, nullptr), found) << "it was settled";
+    }
+  });
+}
+
+TEST(DelayEdges, ASecondLoadReplacesTheFirst) {
+  for (const Setting& setting : settings())
+    run_local(2, [&](Group& group) {
+      SCOPED_TRACE(setting.str());
+      Training straight(group, setting);
+      State early, late, straight_state, resumed_state;
+      StateSaver early_saver(early), late_saver(late), straight_saver(straight_state),
+          resumed_saver(resumed_state);
+      straight.run(0, 1);
+      straight.visit_state(early_saver);
+      straight.run(1, 23);
+      straight.visit_state(late_saver);
+      Training resumed(group, setting);
+      StateLoader late_loader(late), early_loader(early);
+      resumed.visit_state(late_loader);
+      resumed.visit_state(early_loader);
+      resumed.run(1, 30);
+      resumed.visit_state(resumed_saver);
+      straight.run(23, 30);
+      straight.visit_state(straight_saver);
+      ASSERT_EQ(serialize(straight_state), serialize(resumed_state));
+    });
+}
+
+// Each of these changes the anchor, or when it is compared; the number of messages in flight agrees.
+TEST(DelayEdges, RanksThatAreSetDifferentlyAreNamed) {
+  const auto error = [](auto change) {
+    return error_of(2, [&](Group& group) {
+      Task task(group);
+      DelayOptions options;
+      options.delay = 2;
+      if (group.rank() == 1) change(options);
+      DelayedAverage(group, task.buckets, views(task.weights), Config::parse("dense"), options);
+    });
+  };
+  const auto names = [](const std::string& text, const char* part) {
+    EXPECT_NE(text.find("rank 1"), std::string::npos) << text;
+    EXPECT_NE(text.find(part), std::string::npos) << text;
+  };
+  names(error([](DelayOptions& options) { options.delay = 4, options.local_steps = 2; }),
+        "2 local steps");
+  names(error([](DelayOptions& options) { options.parse_correction("none"); }), "none");
+  names(error([](DelayOptions& options) { options.check_every = 7; }), "every 7 steps");
+  names(error([](DelayOptions& options) { options.parse_delay("auto:2"); }), "auto:2");
+}
+
+TEST(DelayEdges, AnUpdateThatIsNotFiniteIsNamedByItsWorker) {
+  std::string texts[2];
+  run_local(2, [&](Group& group) {
+    Task task(group);
+    DelayOptions options;
+    options.delay = 2;
+    DelayedAverage delayed(group, task.buckets, views(task.weights), Config::parse("topk"),
+                           options);
+    try {
+      for (std::uint64_t step = 0; step < 20; ++step) {
+        task.step(step);
+        if (step == 5 && group.rank() == 1)
+          task.weights[1][3] = std::numeric_limits<float>::quiet_NaN();
+        delayed.finish_step();
+      }
+    } catch (const Error& error) {
+      texts[group.rank()] = error.what();
+    }
+  });
+  EXPECT_NE(texts[0].find("another worker's update"), std::string::npos) << texts[0];
+  EXPECT_NE(texts[1].find("this worker's update of parameter 'head'"), std::string::npos)
+      << texts[1];
+}
+
+}  // namespace
+}  // namespace thinwire::testing
