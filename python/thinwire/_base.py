@@ -12,7 +12,7 @@ import torch.distributed as dist
 from . import _native, _wires
 from ._log import logger, prepare
 from ._momentum import AnyOptimizers, Optimizers, Velocity, as_list
-from ._options import options_of, text_of, with_momentum
+from ._options import options_of, takes, text_of, with_momentum
 from ._reports import Callback, Reports
 from ._state import DELAY, REPLICATED, SUMMED, Entries, entries_in, merge_states, shard_for, shard_of
 from ._velocity import factor_of, form_of, put_in, take_out, to_gradients, to_velocities
@@ -315,8 +315,9 @@ class Base(Reports):
         if self._told_of_clipping or not 0 < share < 1 - 1e-5 or abs(unscaled - 1) < 1e-5 or math.frexp(share)[0] == 0.5:
             return
         self._told_of_clipping = True
-        logger.warning("gradients were multiplied by %.3g after they had travelled. If that is clip_grad_norm_: the scheme's averages are "
-                       "velocities, and what is clipped off is lost; let the scheme clip gradients instead, by attach(..., clip=NORM)", share)
+        way = "by attach(..., clip=NORM)" if takes(self._text, "clip") else "with scheme dgc and its option clip="
+        logger.warning("gradients were multiplied by %.3g after they had travelled. If that is clip_grad_norm_: the averages of '%s' are "
+                       "velocities, and what is clipped off is lost; let the scheme clip gradients instead, %s", share, self._text, way)
 
     def _after_step(self) -> None:
         if self._link is None:

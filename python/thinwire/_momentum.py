@@ -14,7 +14,7 @@ import torch.distributed as dist
 from . import _native
 from ._options import Held, held_by
 
-# Stays in the optimizer's groups (and so in its checkpoints) while the scheme holds what momentum has gathered.
+# In the groups of an optimizer's checkpoint: a scheme held what momentum had gathered. From a load until the first step also in its own.
 TRACE = "thinwire_momentum"
 
 AnyOptimizers = Union[torch.optim.Optimizer, Sequence[torch.optim.Optimizer]]
@@ -85,7 +85,7 @@ class Optimizer:
         self._check_free()
         self._recall()
         self._hooks = [self.optimizer.register_step_pre_hook(self._before_step), self.optimizer.register_step_post_hook(self._after_step),
-                       optimizer.register_load_state_dict_post_hook(self._after_load)]
+                       optimizer.register_state_dict_post_hook(self._after_save), optimizer.register_load_state_dict_post_hook(self._after_load)]
 
     @property
     def taken(self) -> bool:
@@ -122,8 +122,6 @@ class Optimizer:
         self._momenta = [float(group["momentum"]) for group in self.shown.param_groups]
         for _, parameter, _ in self._parameters():
             self.optimizer.state.get(parameter, {}).pop("momentum_buffer", None)
-        for group in self.shown.param_groups:
-            group[TRACE] = True
 
     def give(self, velocity: Velocity) -> None:
         """The optimizer has its momentum again, and goes on from `velocity` and from what decay has gathered."""
@@ -131,8 +129,6 @@ class Optimizer:
         self._given = dict(velocity)
         for name, memory in self.memory.items():
             self._given[name] = self._given.get(name, 0) + memory.reshape(-1) / factor
-        for group in self.shown.param_groups:
-            group.pop(TRACE, None)
         self._held = None
         self.memory, self._sums = {}, {}
         self._install()
@@ -175,6 +171,11 @@ class Optimizer:
                 group["momentum"], group["nesterov"] = group[TRACE]
         self._orphan = not self._stepped and any(TRACE in group for group in self.shown.param_groups)
 
+    def _after_save(self, optimizer: torch.optim.Optimizer, state: dict[str, Any]) -> None:
+        if self._held is not None:
+            for group in state["param_groups"]:
+                group[TRACE] = True
+
     def _after_load(self, optimizer: torch.optim.Optimizer) -> None:
         self._recall()
         if self._held is None:
@@ -183,8 +184,6 @@ class Optimizer:
         velocity = self.gathered()
         for _, parameter, _ in self._parameters():
             self.optimizer.state.get(parameter, {}).pop("momentum_buffer", None)
-        for group in self.shown.param_groups:
-            group[TRACE] = True
         if velocity:  # of a run whose optimizer held it; decay's is in it
             self.memory = {}
             self.on_velocity(velocity)
@@ -282,9 +281,8 @@ class Optimizer:
             optimizer.__dict__.update((key, value) for key, value in args[0].__dict__.items() if key not in kept)
         self._given = {}
         self._stepped, self._orphan, self._reunited = True, False, False
-        if self._held is None:
-            for group in self.shown.param_groups:
-                group.pop(TRACE, None)
+        for group in self.shown.param_groups:
+            group.pop(TRACE, None)
         self._after()
 
 

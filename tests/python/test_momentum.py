@@ -2,6 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 import pytest
 import torch
+import torch.distributed as dist
 import thinwire
 from torch.distributed.algorithms.ddp_comm_hooks import default_hooks
 from workers import loss_of, net, run, sgd, train, weights, wrap
@@ -271,3 +272,114 @@ def test_decay_under_a_grad_scaler():
         got, other = run(2, scaled, fused, 2.0**10)[0]
         close(got, wanted, f"fused={fused}")
         close(other, momentum, f"momentum, fused={fused}", 1e-4)
+
+
+def unsent(rank, world):
+    """What was not sent yet has its effect once, whoever has the momentum when it is sent: weights go as far as they would have."""
+    def far(ddp, optimizer, model):
+        before = weights(model)
+        for step in range(150):
+            optimizer.zero_grad()
+            (0 * loss_of(ddp, rank, step)).backward()
+            optimizer.step()
+        return weights(model) - before
+
+    def mean(link, ending):
+        entries = link.state_dict()["entries"]
+        values = torch.cat([entries[name + ending] for name, _ in link._model.module.named_parameters()])
+        dist.all_reduce(values)
+        return values / world
+
+    def begun(scheme):
+        model = net()
+        ddp, optimizer = wrap(model), sgd(model, lr=0.01)
+        link = thinwire.attach(ddp, optimizer, scheme=scheme)
+        train(ddp, optimizer, rank, range(5))
+        return model, ddp, optimizer, link
+
+    for change in ("dense", "topk:density=0.5,values=f32", None):
+        model, ddp, optimizer, link = begun("dgc:density=0.01,values=f32")
+        wanted = -0.01 * (mean(link, "/v") + mean(link, "/u") * 0.9 / 0.1)
+        link.set_scheme(change) if change else link.detach()
+        close(far(ddp, optimizer, model), wanted, f"dgc to {change}", 1e-3)
+    for form, tail in (("off", 0.9 / 0.1), ("on", 0.9 * 0.9 / 0.1)):
+        model, ddp, optimizer, link = begun("topk:density=0.01,values=f32")
+        wanted = -0.01 * (mean(link, "/v") / 0.1 + gathered(model, optimizer) * tail)
+        optimizer.param_groups[0]["nesterov"] = form == "on"
+        link.set_scheme(EXACT)
+        close(far(ddp, optimizer, model), wanted, f"topk to dgc, nesterov {form}", 1e-3)
+
+
+def test_what_was_not_sent_counts_once():
+    run(2, unsent)
+
+
+def odd_strides(rank, world):
+    """Dimensions of size 1 have any stride; a transposed parameter has another order."""
+    class Odd(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            torch.manual_seed(0)
+            self.token = torch.nn.Parameter(torch.randn(1, 1, 20).expand(1, 1, 20).as_strided((1, 1, 20), (7, 3, 1)).clone())
+            self.column = torch.nn.Parameter(torch.randn(20, 1).t())
+            self.turned = torch.nn.Parameter(torch.randn(10, 20).t())
+
+        def forward(self, x):
+            return (x * self.token[0] + self.column) @ self.turned
+
+    results = []
+    for linked in (False, True):
+        model = Odd()
+        ddp, optimizer = wrap(model), sgd(model, weight_decay=0.05, lr=0.01)
+        train(ddp, optimizer, rank, range(2))
+        link = thinwire.attach(ddp, optimizer, scheme=EXACT) if linked else None
+        train(ddp, optimizer, rank, range(2, 6))
+        if linked:
+            link.detach()
+        train(ddp, optimizer, rank, range(6, 9))
+        results.append(weights(model))
+    close(results[1], results[0], "odd strides")
+
+
+def test_odd_strides():
+    run(2, odd_strides)
+
+
+def plain_hooks(rank, world):
+    """The same for a State, whose momentum goes over before there is a link; without the model's names it is refused."""
+    results = []
+    for linked in (False, True):
+        model = net()
+        ddp, optimizer = wrap(model), sgd(model, weight_decay=0.01)
+        train(ddp, optimizer, rank, range(3))
+        if linked:
+            ddp = wrap(model)
+            state = thinwire.State(EXACT, model=model, optimizer=optimizer)
+            state.set_scheme("dense")
+            assert "momentum_buffer" in optimizer.state[model[0].weight]
+            state.set_scheme(EXACT)
+            ddp.register_comm_hook(state, thinwire.hook)
+        train(ddp, optimizer, rank, range(3, 6))
+        if linked:
+            state.set_scheme("dense")
+        train(ddp, optimizer, rank, range(6, 9))
+        results.append(weights(model))
+    close(results[1], results[0], "State")
+    model = net()
+    ddp, optimizer = wrap(model), sgd(model)
+    train(ddp, optimizer, rank, range(1))
+    with pytest.raises(ValueError, match="model="):
+        thinwire.State("dgc", optimizer=optimizer)
+    assert "momentum_buffer" in optimizer.state[model[0].weight]
+    model = net()
+    ddp, optimizer = wrap(model), sgd(model)
+    state = thinwire.State("dgc", optimizer=optimizer)
+    ddp.register_comm_hook(state, thinwire.hook)
+    train(ddp, optimizer, rank, range(2))
+    with pytest.raises(ValueError, match="model="):
+        state.set_scheme("dense")
+    assert state.scheme.startswith("dgc")
+
+
+def test_states_of_plain_hooks():
+    run(2, plain_hooks)
