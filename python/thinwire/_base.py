@@ -2,6 +2,8 @@
 # SPDX-License-Identifier: Apache-2.0
 from __future__ import annotations
 
+import math
+import weakref
 from typing import Any, Mapping, Optional, Union
 
 import torch
@@ -9,10 +11,11 @@ import torch.distributed as dist
 
 from . import _native, _wires
 from ._log import logger, prepare
-from ._momentum import Optimizer
-from ._options import options_of, text_of, with_momentum
+from ._momentum import AnyOptimizers, Optimizers, Velocity, as_list
+from ._options import options_of, takes, text_of, with_momentum
 from ._reports import Callback, Reports
 from ._state import DELAY, REPLICATED, SUMMED, Entries, entries_in, merge_states, shard_for, shard_of
+from ._velocity import factor_of, form_of, put_in, take_out, to_gradients, to_velocities
 
 Scheme = Union[str, Mapping[str, Any]]
 
@@ -38,7 +41,9 @@ class Base(Reports):
         self._timeout, self._check_every = timeout, check_every
         self._scaler = scaler if scaler is not None and scaler.is_enabled() else None
         self._link: Optional[_native.Link] = None
-        self._optimizer: Optional[Optimizer] = None
+        self._optimizer: Optional[Optimizers] = None
+        self._velocity: Velocity = {}  # taken over before there is a link
+        self._told_of_clipping = False
         self._names: dict[torch.Tensor, str] = {}
         self._loaded: Optional[dict[str, Any]] = None
         self._schedule: list[tuple[int, Scheme]] = []
@@ -62,49 +67,89 @@ class Base(Reports):
 
         What was not sent yet goes over to the new scheme, or into the next gradient where that keeps nothing.
         """
-        text = _native.config(text_of(scheme if scheme is not None else self._text, options))
-        if self._optimizer is not None:
-            text = _native.config(self._optimizer.text_for(text))
-        else:
-            text = with_momentum(text, None)
-        keeps = _native.keeps_momentum(text)
+        text = _native.config(text_of(scheme if scheme is not None else self._text_without_momentum(options), options))
+        text = _native.config(with_momentum(text, None if self._optimizer is None else self._optimizer.shown))
+        if self._link is not None:
+            self._link.check_scheme(text, self._exchange, self._fuse_bytes)
+            if self._optimizer is not None and self._optimizer.taken != _native.keeps_momentum(text):
+                self._check_named()
+        self._change(text)
+        if self._link is not None:
+            self._say("scheme is %s from step %d on", text, self._link.steps() + 1)
+
+    def _text_without_momentum(self, options: Mapping[str, Any]) -> str:
+        """A scheduler may have changed the optimizer's momentum since the scheme took it over: it is asked again."""
+        name, inside = _native.parse(self._text)
+        if self._optimizer is not None and any(self._optimizer.momenta().values()) and "momentum" not in options:
+            inside.pop("momentum", None)
+        return text_of(name, inside)
+
+    def _change(self, text: str) -> None:
+        """Everything was checked. Momentum, and what waits to be sent, take the form that the next scheme has for them."""
+        before, keeps = self._text, _native.keeps_momentum(text)
+        optimizer, taken = self._optimizer, self._optimizer is not None and self._optimizer.taken
         if self._link is None:
+            if optimizer is not None and taken and not keeps:
+                optimizer.give(self._velocity)
+            elif optimizer is not None and not taken and keeps:
+                self._velocity = optimizer.gathered()
+                optimizer.take(text)
             self._text = text
             return
-        velocity: dict[str, torch.Tensor] = {}
-        if self._optimizer is not None and self._optimizer.taken and not keeps:
-            self._optimizer.restore(self._mean_velocity())
-        elif self._optimizer is not None and not self._optimizer.taken and keeps:
-            velocity = self._optimizer.take(text)
-        self._link.set_scheme(text, self._exchange, self._fuse_bytes)
-        self._hand_over(velocity)
+        if taken == (optimizer is not None and keeps) and form_of(before) == form_of(text):
+            self._link.set_scheme(text, self._exchange, self._fuse_bytes)
+        else:
+            self._convert(text, keeps)
+        if optimizer is not None and keeps:
+            optimizer.take(text)
         self._text = text
-        self._say("scheme is %s from step %d on", text, self._link.steps() + 1)
+
+    def _convert(self, text: str, keeps: bool) -> None:
+        assert self._link is not None
+        entries: Entries = self._link.state()
+        layout, optimizer, velocity = self._link.layout(), self._optimizer, take_out(entries, self._text)
+        if optimizer is not None and optimizer.taken and not keeps:
+            mean = self._mean(velocity, entries)
+            to_gradients(entries, optimizer.momenta())
+            optimizer.give(mean)
+        elif optimizer is not None and not optimizer.taken and keeps:
+            put_in(entries, text, self._scaled(optimizer.gathered(), entries))
+            to_velocities(entries, text, optimizer.momenta())
+        elif keeps:
+            put_in(entries, text, velocity)
+        if text.partition(":")[0] != self._text.partition(":")[0]:
+            entries.pop("exchange/step", None)  # a scheme's own schedule (warm-up) counts from its first step
+        self._link.set_scheme(text, self._exchange, self._fuse_bytes)
+        self._link.load(entries, layout)
 
     def schedule(self, plan: Mapping[int, Scheme]) -> None:
         """Changes by step: {500: "dgc:density=0.01", 2000: {"density": 0.001}}; after so many steps the change is made."""
         self._schedule = sorted(plan.items(), key=lambda item: item[0])
 
-    def _mean_velocity(self) -> dict[str, torch.Tensor]:
-        velocity: dict[str, torch.Tensor] = {}
+    def _mean(self, velocity: Velocity, entries: Entries) -> Velocity:
+        """Over the workers, without the loss scale. Collective."""
         assert self._group is not None
-        for name, (_, value) in sorted(self._native.state().items()):
-            if name.endswith("/u"):
-                mean = value / (self._group.size() * self._scale())
-                dist.all_reduce(mean, group=self._group)
-                velocity[name[: -len("/u")]] = mean
-        return velocity
+        scale = float(entries.get("link/scale", (0, 1.0))[1])
+        mean = {name: value / (self._group.size() * scale) for name, value in sorted(velocity.items())}
+        for value in mean.values():
+            dist.all_reduce(value, group=self._group)
+        return mean
 
-    def _hand_over(self, velocity: dict[str, torch.Tensor]) -> None:
-        if not velocity:
-            return
-        entries = self._native.state()
-        for name, value in velocity.items():
-            entries[name + "/u"] = (SUMMED, (value * self._scale()).flatten())
-        self._native.load(entries, self._native.layout())
+    def _scaled(self, velocity: Velocity, entries: Entries) -> Velocity:
+        """With the loss scale that the other entries have."""
+        scale = self._scaler.get_scale() if self._scaler is not None else 1.0
+        if self._scaler is not None:
+            scale = float(entries.setdefault("link/scale", (REPLICATED, float(scale)))[1])
+        return {name: value * scale for name, value in velocity.items()}
 
-    def _scale(self) -> float:
-        return float(self._scaler.get_scale()) if self._scaler is not None else 1.0
+    def _hand_over(self, velocity: Velocity) -> None:
+        """What the optimizer has gathered becomes the scheme's."""
+        if self._link is None:
+            self._velocity = velocity
+        elif velocity:
+            entries: Entries = self._link.state()
+            put_in(entries, self._text, self._scaled(velocity, entries))
+            self._link.load(entries, self._link.layout())
 
     # -- state
 
@@ -120,7 +165,7 @@ class Base(Reports):
             for name, memory in self._optimizer.memory.items():
                 entries[name + "/decay"] = (REPLICATED, memory.clone())
         return shard_of(entries, scheme=self._text, world=self._group.size(), rank=self._group.rank(), layout=self._link.layout(),
-                        steps=self._link.steps())
+                        steps=self._link.steps(), order="index")
 
     def full_state_dict(self, dst: int = 0) -> Optional[dict[str, Any]]:
         """The shards of all ranks as one state, on rank `dst` of the group; None on the others. All ranks call it."""
@@ -142,11 +187,45 @@ class Base(Reports):
         if shard["scheme"] != self._text:
             self._say("state of scheme %s goes on with %s", shard["scheme"], self._text)
         entries = entries_in(shard)
-        decay = {name: value for name, (_, value) in entries.items() if name.endswith("/decay")}
-        if self._optimizer is not None:
-            self._optimizer.memory = {name[: -len("/decay")]: value.clone() for name, value in decay.items()}
-        self._link.load({name: entry for name, entry in entries.items() if name not in decay},
-                        shard["layout"] if self._fits(shard["layout"]) else [])
+        self._check_order(shard)
+        decay = {name[: -len("/decay")]: entries.pop(name)[1] for name in list(entries) if name.endswith("/decay")}
+        self._load_momentum(entries, decay, str(shard["scheme"]))
+        self._link.load(entries, shard["layout"] if self._fits(shard["layout"]) else [])
+
+    def _load_momentum(self, entries: Entries, decay: dict[str, torch.Tensor], before: str) -> None:
+        """Of a state that another scheme may have left: momentum goes where it is held now. Collective where that is the optimizer."""
+        optimizer, velocity = self._optimizer, take_out(entries, before)
+        if optimizer is None:
+            put_in(entries, self._text, velocity)
+            return
+        if velocity and not optimizer.taken:
+            self._check_named()
+        for one in optimizer:
+            one.reunited()
+            if velocity:
+                one.load_memory({name: value / factor_of(before, "/u") for name, value in decay.items()})
+        if velocity and not optimizer.taken:
+            to_gradients(entries, optimizer.momenta())
+            optimizer.give(self._mean(velocity, entries))
+        elif velocity:
+            put_in(entries, self._text, velocity)
+        elif optimizer.taken:  # the optimizer's own has gone over, or will when its state is loaded
+            put_in(entries, self._text, take_out(self._native.state(), self._text))
+            to_velocities(entries, self._text, optimizer.momenta())
+
+    def _check_named(self) -> None:
+        if not self._names:
+            raise ValueError("momentum cannot go from the scheme to the optimizer, or back: without the model nothing says which parameter of the "
+                             "optimizer is which of DDP's; make the State with model=")
+
+    def _check_order(self, shard: Mapping[str, Any]) -> None:
+        """States once had parameters in the order of memory, without saying which."""
+        if shard.get("order") == "index":
+            return
+        odd = [name for parameter, name in self._names.items() if not parameter.is_contiguous()]
+        if odd:
+            raise ValueError(f"load_state_dict: parameter '{odd[0]}' is not contiguous (channels_last?), and this state is of an older thinwire, "
+                             "which did not say in which order it saved such parameters; load it into a contiguous model, and save it anew")
 
     def _fits(self, layout: list[list[str]]) -> bool:
         mine = set(self._names.values())
@@ -179,6 +258,9 @@ class Base(Reports):
                                   fuse_bytes=self._fuse_bytes, void_as_nan=self._scaler is not None)
         if self._callbacks:
             self._link.on_step(self._tell)
+        if self._optimizer is not None:
+            optimizer = weakref.ref(self._optimizer)  # the native link is no part of Python's cycles
+            self._link.on_begin(lambda: {} if (found := optimizer()) is None else found.factors())
         if self._scaler is not None:
             self._scaler.scale(torch.zeros(()))  # makes its scale, if it has none yet
             self._link.set_scale(self._scaler._scale)
@@ -186,20 +268,56 @@ class Base(Reports):
             loaded, self._loaded = self._loaded, None
             self.load_state_dict(loaded)
 
-    def _bind(self, optimizer: torch.optim.Optimizer) -> dict[str, torch.Tensor]:
-        self._optimizer = Optimizer(optimizer, self._names, self._is_void, self._after_step)
+    def _bind(self, optimizers: AnyOptimizers) -> None:
+        """Watches the optimizers. Their momentum goes over with _offer() and _take()."""
+        self._optimizer = Optimizers(as_list(optimizers), self._names, steps=lambda: 0 if self._link is None else self._link.steps(),
+                                     is_void=self._is_void, after=self._after_step)
         try:
-            self._text = _native.config(self._optimizer.text_for(self._text))
-            return self._optimizer.take(self._text) if _native.keeps_momentum(self._text) else {}
+            self._text = _native.config(with_momentum(self._text, self._optimizer.shown))
         except Exception:
+            self._unbind()
+            raise
+
+    def _unbind(self) -> None:
+        if self._optimizer is not None:
             self._optimizer.close()
             self._optimizer = None
-            raise
+
+    def _offer(self) -> None:
+        """The scheme, where it keeps momentum, goes on with what the optimizers have gathered, which they still have until _take()."""
+        if self._optimizer is None or not _native.keeps_momentum(self._text):
+            return
+        velocity = self._optimizer.gathered()
+        if velocity or len(set(self._optimizer.momenta().values())) > 1:
+            self._check_named()
+        self._hand_over(velocity)
+
+    def _take(self) -> None:
+        if self._optimizer is None:
+            return
+        if _native.keeps_momentum(self._text):
+            self._optimizer.take(self._text)
+        for one in self._optimizer:
+            one.on_velocity = self._hand_over
 
     def _is_void(self) -> bool:
         void = self._link is not None and self._link.skipped()
         self._count(void)
+        if not void and self._optimizer is not None and self._optimizer.taken:
+            self._notice_clipping()
         return void
+
+    def _notice_clipping(self) -> None:
+        """Averages are velocities where the scheme holds the momentum: what is cut off from one is lost, for all steps to come."""
+        assert self._link is not None
+        share = self._link.share_kept()
+        unscaled = share * (self._scaler.get_scale() if self._scaler is not None else 1.0)
+        if self._told_of_clipping or not 0 < share < 1 - 1e-5 or abs(unscaled - 1) < 1e-5 or math.frexp(share)[0] == 0.5:
+            return
+        self._told_of_clipping = True
+        way = "by attach(..., clip=NORM)" if takes(self._text, "clip") else "with scheme dgc and its option clip="
+        logger.warning("gradients were multiplied by %.3g after they had travelled. If that is clip_grad_norm_: the averages of '%s' are "
+                       "velocities, and what is clipped off is lost; let the scheme clip gradients instead, %s", share, self._text, way)
 
     def _after_step(self) -> None:
         if self._link is None:

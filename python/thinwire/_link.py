@@ -9,6 +9,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from . import _native
 from ._base import Base, check_parameters
+from ._momentum import AnyOptimizers
 from ._options import with_momentum
 from ._reports import mark
 
@@ -16,23 +17,23 @@ from ._reports import mark
 class Link(Base):
     """Made by attach(): one DDP model whose gradients travel compressed."""
 
-    def __init__(self, model: DistributedDataParallel, optimizer: Optional[torch.optim.Optimizer], scheme: str, **settings: Any) -> None:
+    def __init__(self, model: DistributedDataParallel, optimizer: Optional[AnyOptimizers], scheme: str, **settings: Any) -> None:
         super().__init__(scheme, **settings)
         self._model = model
         named = [(name, parameter) for name, parameter in model.module.named_parameters() if parameter.requires_grad]
         check_parameters(named)
         self._names = {parameter: name for name, parameter in named}
-        velocity: dict[str, torch.Tensor] = {}
         if optimizer is not None:
-            velocity = self._bind(optimizer)
+            self._bind(optimizer)
         else:
             self._text = with_momentum(self._text, None)
         try:
             self._connect(model.process_group, named)
-            self._hand_over(velocity)
+            self._offer()
             _native.register_hook(model.reducer, self._native)
+            self._take()
         except Exception:
-            self._release()
+            self._unbind()
             raise
         mark(model, True)
         self._attached = True
@@ -53,24 +54,16 @@ class Link(Base):
         """
         if not self._attached:
             return
-        if self._optimizer is not None and self._optimizer.taken:
-            self._optimizer.restore(self._mean_velocity())
-        self._native.set_scheme("dense", "auto", 0)
+        self._exchange, self._fuse_bytes = "auto", 0
+        self._change("dense")
         self._native.set_void_as_nan(True)
-        self._text = "dense"
-        self._release()
+        self._unbind()
         self._attached = False
 
     def set_scheme(self, scheme: Optional[str] = None, **options: Any) -> None:
         if not self._attached:
             raise RuntimeError("set_scheme: this link is detached")
         super().set_scheme(scheme, **options)
-
-    def _release(self) -> None:
-        if self._optimizer is not None:
-            self._optimizer.restore({})
-            self._optimizer.close()
-            self._optimizer = None
 
     def _joining(self) -> bool:
         return bool(self._model._join_config.enable)

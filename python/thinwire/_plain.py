@@ -9,6 +9,7 @@ from torch._C._distributed_c10d import GradBucket
 
 from . import _native
 from ._base import Base, check_parameters
+from ._momentum import AnyOptimizers
 from ._options import with_momentum
 from ._reports import Callback
 
@@ -21,22 +22,27 @@ class State(Base):
     """
 
     def __init__(self, scheme: str = "dgc", *, model: Optional[torch.nn.Module] = None,
-                 optimizer: Optional[torch.optim.Optimizer] = None, process_group: Optional[dist.ProcessGroup] = None,
+                 optimizer: Optional[AnyOptimizers] = None, process_group: Optional[dist.ProcessGroup] = None,
                  exchange: str = "auto", fuse_mb: float = 0.0, timeout: Optional[float] = None, scaler: Any = None,
                  check_every: int = 100, callback: Optional[Callback] = None, **options: Any) -> None:
         super().__init__(scheme, exchange=exchange, fuse_mb=fuse_mb, timeout=timeout, scaler=scaler, check_every=check_every,
                          callback=callback, options=options)
         self._model, self._wish = model, process_group
-        self._velocity: dict[str, torch.Tensor] = {}
         self._names = {parameter: name for name, parameter in self._named()}
         if optimizer is not None:
             self.take_over(optimizer)
 
-    def take_over(self, optimizer: torch.optim.Optimizer) -> None:
-        """This optimizer steps the model: its momentum becomes the scheme's where that keeps one. Before the first step."""
+    def take_over(self, optimizer: AnyOptimizers) -> None:
+        """This optimizer (or several, as a list) steps the model: its momentum becomes the scheme's where that keeps one. Before the first step."""
         if self._optimizer is not None or self._link is not None:
             raise RuntimeError("take_over: call it once, before the first step")
-        self._velocity = self._bind(optimizer)
+        self._bind(optimizer)
+        try:
+            self._offer()
+            self._take()
+        except Exception:
+            self._unbind()
+            raise
 
     def _is_void(self) -> bool:
         if self._link is None:
@@ -60,6 +66,7 @@ class State(Base):
             assert group is not None  # DDP has one, or there were no bucket
             self._connect(group, named)
             self._hand_over(self._velocity)
+            self._velocity = {}
             self._say("%s as a plain hook, %d workers", self._text, self._group.size() if self._group else 1)
         return self._native
 

@@ -10,9 +10,10 @@
 
 namespace thinwire::ddp {
 
-// With d = decay*w: memory becomes m*memory + d (Nesterov: m*(memory + d)), and goes (Nesterov: with
-// d) onto the gradient. Float32 on the CPU, all of one shape. `rule.rate` is not used.
-void add_decay(const SgdRule& rule, const at::Tensor& weights, at::Tensor& memory,
-               at::Tensor& gradient);
+// With d = decay*w: memory becomes m*memory + d (Nesterov: m*(memory + d)). `sum`, which the optimizer
+// takes for its gradient, becomes gradient + scale*memory (Nesterov: gradient + scale*(memory + d)).
+// Float32 on the CPU, all of one shape. `rule.rate` is not used.
+void add_decay(const SgdRule& rule, float scale, const at::Tensor& weights, at::Tensor& memory,
+               const at::Tensor& gradient, at::Tensor& sum);
 
 }  // namespace thinwire::ddp

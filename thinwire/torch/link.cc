@@ -51,7 +51,10 @@ Link::~Link() = default;
 std::string Link::where() const { return "rank " + std::to_string(wires_.group->rank()); }
 
 void Link::submit(c10d::GradBucket& bucket) {
-  if (bucket.getIndex() == 0) finish();  // of a rank that has joined early and never asked for it
+  if (bucket.getIndex() == 0) {
+    finish();  // of a rank that has joined early and never asked for it
+    ask_factors();
+  }
   const std::lock_guard lock(mutex_);
   const std::size_t index = bucket.getIndex();
   const at::Tensor& gradient = bucket.getBuffer();
@@ -79,6 +82,7 @@ void Link::begin(const at::Tensor& first) {
   first_ = first;
   if (renewed_ && settled_) renew(buckets_, true);
   follow_scale();
+  if (settled_) apply_factors();
 }
 
 // Called with all buckets of a step at hand.
@@ -101,6 +105,7 @@ void Link::arrange() {
   const bool same_cut = buckets_.empty() || names_of(wanted) == names_of(buckets_);
   if (!courier_ || !same_cut || renewed_) renew(wanted, same_cut);
   settled_ = names_of(buckets_) == names_of(now);
+  apply_factors();
   launch();
 }
 
@@ -112,6 +117,8 @@ void Link::renew(const std::vector<Bucket>& buckets, bool same_cut) {
     retire();
   }
   if (!same_cut) drop_buckets(state);
+  orders_ = seen_orders_;
+  orders_.by_memory(state);
   courier_ = make_courier(wires_, buckets, options_.config, options_.exchange);
   buckets_ = buckets;
   renewed_ = false;
@@ -167,7 +174,7 @@ void Link::name_parameters() {
     }
 }
 
-std::vector<Bucket> Link::buckets_seen() const {
+std::vector<Bucket> Link::buckets_seen() {
   std::vector<Bucket> buckets;
   for (const Seen& one : arrived_) {
     Bucket bucket{static_cast<std::uint16_t>(buckets.size()), {}};
@@ -178,6 +185,7 @@ std::vector<Bucket> Link::buckets_seen() const {
              ": holds a parameter that the model had not when it was attached");
       const auto* tensor = static_cast<const at::TensorImpl*>(parameter);
       const auto sizes = tensor->sizes();
+      seen_orders_.note(parameters_[found->second].first, *tensor);
       bucket.parameters.push_back({parameters_[found->second].first,
                                    bucket.elements(),
                                    static_cast<std::size_t>(tensor->numel()),
@@ -210,6 +218,7 @@ std::optional<Step> Link::end_step() {
   if (skipped && options_.void_as_nan)
     for (at::Tensor& gradient : gradients) gradient.fill_(std::numeric_limits<double>::quiet_NaN());
   if (!skipped) owed_.clear();
+  sample(gradients);
   const Report now = combine(retired_, courier_->report(), 1);
   last_ = {now.steps, skipped, combine(now, before_, -1)};
   before_ = now;

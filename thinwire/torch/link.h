@@ -23,7 +23,9 @@
 #include "thinwire/exchange/exchange.h"
 #include "thinwire/torch/courier.h"
 #include "thinwire/torch/layout.h"
+#include "thinwire/torch/order.h"
 #include "thinwire/torch/report.h"
+#include "thinwire/torch/state.h"
 
 namespace thinwire::ddp {
 
@@ -50,7 +52,16 @@ class Link {
   // Collective: from the next step on. Residuals go over, to the new scheme or the next gradient.
   void set_scheme(const Config& config, const ExchangeOptions& options);
   Config scheme() const;
+  // Throws what set_scheme(), or the first step after it, would throw, and changes nothing.
+  void check_scheme(const Config& config, const ExchangeOptions& options) const;
   void set_void_as_nan(bool on);
+
+  // `ask` is called before each step: by parameter, what its momentum u is to be multiplied with first
+  // (those that are not named: 1). So a momentum other than the scheme's acts on what was gathered.
+  void on_begin(std::function<Factors()> ask);
+  // Of one element of the last averages that was not 0: how much of it its gradient still has. 1 where
+  // nobody has changed gradients since, or where that is not known.
+  double share_kept() const;
 
   // The loss scale of AMP, as the tensor that its scaler keeps up to date: memory follows it.
   void set_scale(const at::Tensor& scale);
@@ -83,8 +94,11 @@ class Link {
   void hand_over(std::size_t bucket, const at::Tensor& gradient);
   void pay(const Bucket& bucket, const at::Tensor& gradient);
   void follow_scale();
+  void ask_factors();
+  void apply_factors();
+  void sample(const std::vector<at::Tensor>& gradients);
   void name_parameters();
-  std::vector<Bucket> buckets_seen() const;
+  std::vector<Bucket> buckets_seen();
   std::optional<Step> end_step();
   State saved();
   std::string where() const;
@@ -108,11 +122,21 @@ class Link {
   std::vector<Seen> arrived_;  // of this step
   std::optional<Staging> staging_;
 
+  Orders orders_, seen_orders_;  // of buckets_ and of seen_
+
   State loaded_;
   Names loaded_layout_;
   std::map<std::string, std::vector<float>> owed_;
   at::Tensor scale_;
   double last_scale_ = 0;
+  std::function<Factors()> ask_;
+  Factors factors_;  // of the step that begins
+  struct Sample {
+    at::Tensor parameter;
+    std::size_t at = 0;  // in the order of memory
+    float average = 0;
+  };
+  Sample sample_;
 
   Report retired_, before_;
   Step last_;

@@ -1,7 +1,10 @@
 // link_state.cc: what a link is told and asked between steps: schemes, loss scale, state, reports.
 // SPDX-License-Identifier: Apache-2.0
+#include <algorithm>
+#include <cmath>
 #include <utility>
 
+#include "thinwire/compress/registry.h"
 #include "thinwire/exchange/replicas.h"
 #include "thinwire/torch/link.h"
 #include "thinwire/torch/state.h"
@@ -21,6 +24,60 @@ void Link::follow_scale() {
   last_scale_ = now;
 }
 
+void Link::on_begin(std::function<Factors()> ask) {
+  const std::lock_guard lock(mutex_);
+  ask_ = std::move(ask);
+}
+
+// Without the lock: the answer comes from Python, where others may hold what it needs and wait for us.
+void Link::ask_factors() {
+  std::function<Factors()> ask;
+  {
+    const std::lock_guard lock(mutex_);
+    ask = ask_;
+  }
+  Factors factors;
+  if (ask) factors = ask();
+  const std::lock_guard lock(mutex_);
+  factors_ = std::move(factors);
+}
+
+void Link::apply_factors() {
+  if (factors_.empty()) return;
+  Multiply multiply(factors_);
+  courier_->visit_state(multiply);
+  factors_.clear();
+}
+
+// The first element that is not 0: sparse averages have few others. A bounded search, in the first
+// bucket alone.
+void Link::sample(const std::vector<at::Tensor>& gradients) {
+  constexpr std::size_t most = std::size_t{1} << 14;
+  sample_ = {};
+  if (gradients.empty() || seen_.empty()) return;
+  const auto* const data = gradients[0].const_data_ptr<float>();
+  std::size_t at = 0;
+  const std::size_t end = std::min(most, seen_[0].elements());
+  while (at < end && (data[at] == 0 || !std::isfinite(data[at]))) ++at;
+  if (at == end) return;
+  for (std::size_t i = 0; i < seen_[0].parameters.size(); ++i) {
+    const Parameter& one = seen_[0].parameters[i];
+    if (at - one.offset >= one.count) continue;
+    sample_ = {parameters_[index_.at(identities_[0][i])].second, at - one.offset, data[at]};
+  }
+}
+
+double Link::share_kept() const {
+  const std::lock_guard lock(mutex_);
+  if (!sample_.parameter.defined()) return 1;
+  const at::Tensor gradient = sample_.parameter.grad();
+  if (!gradient.defined() || gradient.is_sparse() || gradient.scalar_type() != at::kFloat ||
+      !gradient.is_non_overlapping_and_dense() || gradient.strides() != sample_.parameter.strides())
+    return 1;
+  return static_cast<double>(gradient.const_data_ptr<float>()[sample_.at]) /
+         static_cast<double>(sample_.average);
+}
+
 void Link::set_scheme(const Config& config, const ExchangeOptions& options) {
   finish();
   const std::lock_guard lock(mutex_);
@@ -34,6 +91,13 @@ void Link::set_scheme(const Config& config, const ExchangeOptions& options) {
   options_.config = config;
   options_.exchange = options;
   renewed_ = true;
+}
+
+void Link::check_scheme(const Config& config, const ExchangeOptions& options) const {
+  const Site site{wires_.group->rank(), wires_.group->size()};
+  check_fit(options.kind, config);
+  check_fit(options.kind, site.world);
+  make_compressor(config, Bucket::single(0, "probe", 1), site);
 }
 
 Config Link::scheme() const {
@@ -58,6 +122,7 @@ State Link::saved() {
   courier_->visit_state(saver);
   for (const auto& [name, values] : owed_)
     state.insert_or_assign(name + "/v", StateEntry{Share::summed, values, 0, true});
+  orders_.by_index(state);
   if (last_scale_ != 0) state[scale_entry] = {Share::replicated, {}, last_scale_, false};
   return state;
 }

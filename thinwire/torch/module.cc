@@ -43,16 +43,29 @@ std::shared_ptr<Link> make_link(c10::intrusive_ptr<c10d::ProcessGroup> process_g
   return std::make_shared<Link>(std::move(wires), std::move(names), std::move(link));
 }
 
-// A Python function that may be let go by any thread.
+// May be let go by any thread.
+std::shared_ptr<py::object> held_object(const py::object& function) {
+  return {new py::object(function), [](py::object* object) {
+            const py::gil_scoped_acquire gil;
+            delete object;
+          }};
+}
+
 std::function<void(const Step&)> callback_of(const py::object& function) {
   if (function.is_none()) return {};
-  const std::shared_ptr<py::object> held(new py::object(function), [](py::object* object) {
-    const py::gil_scoped_acquire gil;
-    delete object;
-  });
+  const std::shared_ptr<py::object> held = held_object(function);
   return [held](const Step& step) {
     const py::gil_scoped_acquire gil;
     (*held)(dict_of(step));
+  };
+}
+
+// A Python function that is asked for factors of momentum; see Link::on_begin().
+std::function<Factors()> factors_of(const py::object& function) {
+  const std::shared_ptr<py::object> held = held_object(function);
+  return [held] {
+    const py::gil_scoped_acquire gil;
+    return (*held)().cast<Factors>();
   };
 }
 
@@ -96,7 +109,17 @@ void bind_link(py::module_& module) {
           },
           py::arg("scheme"), py::arg("exchange"), py::arg("fuse_bytes"), NoGil())
       .def(
+          "check_scheme",
+          [](const Link& link, const std::string& scheme, const std::string& exchange,
+             std::size_t fuse_bytes) {
+            const LinkOptions options = options_of(scheme, exchange, fuse_bytes);
+            link.check_scheme(options.config, options.exchange);
+          },
+          py::arg("scheme"), py::arg("exchange"), py::arg("fuse_bytes"), NoGil())
+      .def(
           "scheme", [](const Link& link) { return link.scheme().str(); }, NoGil())
+      .def("on_begin", [](Link& link, const py::object& f) { link.on_begin(factors_of(f)); })
+      .def("share_kept", &Link::share_kept, NoGil())
       .def("set_void_as_nan", &Link::set_void_as_nan, py::arg("on"), NoGil())
       .def("set_scale", &Link::set_scale, py::arg("scale"), NoGil())
       .def(
@@ -145,15 +168,15 @@ PYBIND11_MODULE(_native, module) {
   module.def("load_file", [](const std::string& path) { return entries_of(load_file(path)); });
   module.def(
       "add_decay",
-      [](double momentum, double decay, bool nesterov, const at::Tensor& weights,
-         at::Tensor& memory, at::Tensor& gradient) {
+      [](double momentum, double decay, bool nesterov, double scale, const at::Tensor& weights,
+         at::Tensor& memory, const at::Tensor& gradient, at::Tensor& sum) {
         const SgdRule rule{.momentum = static_cast<float>(momentum),
                            .decay = static_cast<float>(decay),
                            .nesterov = nesterov};
-        add_decay(rule, weights, memory, gradient);
+        add_decay(rule, static_cast<float>(scale), weights, memory, gradient, sum);
       },
-      py::arg("momentum"), py::arg("decay"), py::arg("nesterov"), py::arg("weights"),
-      py::arg("memory"), py::arg("gradient"), NoGil());
+      py::arg("momentum"), py::arg("decay"), py::arg("nesterov"), py::arg("scale"),
+      py::arg("weights"), py::arg("memory"), py::arg("gradient"), py::arg("sum"), NoGil());
 }
 
 }  // namespace

@@ -72,4 +72,12 @@ void Rescale::number(const std::string& name, double& value, Share) {
   if (scales) value *= static_cast<double>(factor_);
 }
 
+void Multiply::tensor(const std::string& name, std::span<float> values, Share) {
+  constexpr std::string_view momentum = "/u";
+  if (!name.ends_with(momentum)) return;
+  const auto found = factors_.find(name.substr(0, name.size() - momentum.size()));
+  if (found == factors_.end()) return;
+  for (float& value : values) value *= static_cast<float>(found->second);
+}
+
 }  // namespace thinwire::ddp

@@ -55,4 +55,17 @@ class Rescale final : public StateVisitor {
   float factor_;
 };
 
+using Factors = std::map<std::string, double>;  // by parameter
+
+// Multiplies the momentum u of the parameters that are named.
+class Multiply final : public StateVisitor {
+ public:
+  explicit Multiply(const Factors& factors) : factors_(factors) {}
+  void tensor(const std::string& name, std::span<float> values, Share share) override;
+  void number(const std::string&, double&, Share) override {}
+
+ private:
+  const Factors& factors_;
+};
+
 }  // namespace thinwire::ddp

@@ -1,0 +1,385 @@
+"""test_momentum: where momentum is, the training is the same: through attach, changes of scheme, detach, checkpoints and errors."""
+# SPDX-License-Identifier: Apache-2.0
+import pytest
+import torch
+import torch.distributed as dist
+import thinwire
+from torch.distributed.algorithms.ddp_comm_hooks import default_hooks
+from workers import loss_of, net, run, sgd, train, weights, wrap
+
+EXACT = "dgc:density=1,mask=off,values=f32"  # SGD with momentum, up to rounding
+
+
+def conv_net(channels_last=False):
+    torch.manual_seed(0)
+    model = torch.nn.Sequential(torch.nn.Conv2d(3, 8, 3), torch.nn.ReLU(), torch.nn.Conv2d(8, 6, 3), torch.nn.Flatten(),
+                                torch.nn.Linear(6 * 4 * 4, 10))
+    return model.to(memory_format=torch.channels_last) if channels_last else model
+
+
+def conv_loss(ddp, rank, step):
+    generator = torch.Generator().manual_seed(1000 * rank + step)
+    x, y = torch.randn(4, 3, 8, 8, generator=generator), torch.randint(0, 10, (4,), generator=generator)
+    return torch.nn.functional.cross_entropy(ddp(x), y)
+
+
+def go(ddp, optimizer, rank, steps):
+    for step in steps:
+        optimizer.zero_grad()
+        conv_loss(ddp, rank, step).backward()
+        optimizer.step()
+
+
+def close(got, wanted, what, most=1e-5):
+    error = float((got - wanted).abs().max() / wanted.abs().max())
+    assert error < most, f"{what}: {error:.1e} off"
+
+
+def gathered(model, optimizer):
+    return torch.cat([optimizer.state[parameter]["momentum_buffer"].flatten() for parameter in model.parameters()])
+
+
+FORMS = {"plain": {}, "nesterov": {"nesterov": True}, "decay": {"weight_decay": 0.05},
+         "nesterov_decay": {"nesterov": True, "weight_decay": 0.05}, "maximize": {"maximize": True, "lr": 0.001},
+         "maximize_decay": {"maximize": True, "lr": 0.001, "weight_decay": 0.05, "nesterov": True},
+         "foreach": {"foreach": True, "weight_decay": 0.05}, "fused": {"fused": True, "weight_decay": 0.05}}
+
+
+def hands_over(rank, world, form, channels_last):
+    wanted, momenta = [], []
+    for linked in (False, True):
+        model = conv_net(channels_last)
+        ddp, optimizer = wrap(model), sgd(model, **{"lr": 0.05, **FORMS[form]})
+        go(ddp, optimizer, rank, range(4))
+        link = thinwire.attach(ddp, optimizer, scheme=EXACT) if linked else None
+        for part, change in enumerate((lambda: None, lambda: link.set_scheme("dense"), lambda: link.set_scheme(EXACT),
+                                       lambda: link.detach())):
+            if linked:
+                change()
+            go(ddp, optimizer, rank, range(4 + 3 * part, 7 + 3 * part))
+            if linked:
+                close(weights(model), wanted[part], f"part {part}")
+            else:
+                wanted.append(weights(model))
+        momenta.append(gathered(model, optimizer))
+    close(momenta[1], momenta[0], "momentum_buffer", 1e-4)
+
+
+@pytest.mark.parametrize("channels_last", [False, True], ids=["contiguous", "channels_last"])
+@pytest.mark.parametrize("form", FORMS)
+def test_hand_over_is_exact(form, channels_last):
+    run(2, hands_over, form, channels_last)
+
+
+def saves(rank, world, scheme, form, channels_last, steps):
+    model = conv_net(channels_last)
+    ddp, optimizer = wrap(model), sgd(model, **{"lr": 0.05, **FORMS[form]})
+    link = thinwire.attach(ddp, optimizer, scheme=scheme)
+    go(ddp, optimizer, rank, range(steps))
+    return model.state_dict(), optimizer.state_dict(), link.state_dict(), weights(model)
+
+
+ORDERS = {"optimizer_attach_link": "oal", "attach_optimizer_link": "aol", "attach_link_optimizer": "alo"}
+
+
+def loads(rank, world, scheme, form, channels_last, order, saved, steps):
+    model = conv_net(channels_last)
+    ddp, optimizer = wrap(model), sgd(model, **{"lr": 0.05, **FORMS[form]})
+    model_state, optimizer_state, shards = saved
+    model.load_state_dict(model_state)
+    for action in order:
+        if action == "o":
+            optimizer.load_state_dict(optimizer_state)
+        elif action == "a":
+            link = thinwire.attach(ddp, optimizer, scheme=scheme)
+        else:
+            link.load_state_dict(shards[rank])
+    go(ddp, optimizer, rank, steps)
+    return weights(model)
+
+
+def resumed(before, after, order, form="nesterov_decay", layouts=(False, False)):
+    states = run(2, saves, before, form, layouts[0], 5)
+    wanted = run(2, saves, "dense", form, False, 9)[0][3]
+    got = run(2, loads, after, form, layouts[1], ORDERS[order], (states[0][0], states[0][1], [state[2] for state in states]), range(5, 9))
+    close(got[0], wanted, f"{before} to {after}, {order}")
+
+
+@pytest.mark.parametrize("layouts", [(True, False), (False, True), (True, True)], ids=["from_channels_last", "to_channels_last", "both"])
+def test_checkpoints_do_not_depend_on_the_memory_format(layouts):
+    resumed(EXACT, EXACT, "optimizer_attach_link", layouts=layouts)
+
+
+@pytest.mark.parametrize("order", ORDERS)
+@pytest.mark.parametrize("before,after", [(EXACT, EXACT), (EXACT, "dense"), ("dense", EXACT)], ids=["same", "to_dense", "from_dense"])
+def test_any_order_of_loading_gives_the_same_training(before, after, order):
+    resumed(before, after, order)
+
+
+def half_loaded(rank, world):
+    model_state, optimizer_state, _, _ = saves(rank, world, EXACT, "plain", False, 3)
+    for scheme in (EXACT, "powersgd"):
+        model = conv_net()
+        ddp, optimizer = wrap(model), sgd(model, lr=0.05)
+        optimizer.load_state_dict(optimizer_state)
+        thinwire.attach(ddp, optimizer, scheme=scheme)
+        with pytest.raises(RuntimeError, match="load_state_dict"):
+            go(ddp, optimizer, rank, range(1))
+
+
+def test_an_optimizer_without_its_links_state_is_refused():
+    run(2, half_loaded)
+
+
+def refusals(rank, world):
+    """What is refused has changed nothing."""
+    model = net()
+    ddp, optimizer = wrap(model), sgd(model, weight_decay=0.01)
+    train(ddp, optimizer, rank, range(3))
+    with pytest.raises(Exception, match="split"):
+        thinwire.attach(ddp, optimizer, scheme="dense", exchange="split")
+    hooked = wrap(net())
+    own = sgd(hooked)
+    train(hooked, own, rank, range(2))
+    hooked.register_comm_hook(None, default_hooks.allreduce_hook)
+    with pytest.raises(Exception, match="once"):
+        thinwire.attach(hooked, own, scheme="dgc")
+    assert all("momentum_buffer" in own.state[parameter] for parameter in hooked.parameters())
+    assert own.param_groups[0]["momentum"] == 0.9
+    link = thinwire.attach(ddp, optimizer, scheme="dgc:density=0.1", exchange="split")
+    for wrong in ("dense", "powersgd", "gdc", "topk:density=3"):
+        state = link.state_dict()["entries"]
+        with pytest.raises(Exception):
+            link.set_scheme(wrong)
+        assert link.scheme.startswith("dgc") and not optimizer.state[model[0].weight]
+        after = link.state_dict()["entries"]
+        assert all(torch.equal(after[name], value) for name, value in state.items() if torch.is_tensor(value))
+    train(ddp, optimizer, rank, range(3, 5))
+
+
+def test_refusals_change_nothing():
+    run(2, refusals)
+
+
+def raises(rank, world):
+    """A step that fails leaves groups, gradients and weights as they were, and can be taken again."""
+    class Fails(torch.optim.SGD):
+        fail = False
+
+        def step(self, closure=None):
+            if self.fail:
+                raise MemoryError("no room")
+            return super().step(closure)
+
+    results = []
+    for failing in (False, True):
+        model = net()
+        ddp = wrap(model)
+        optimizer = Fails(model.parameters(), lr=0.1, momentum=0.9, weight_decay=0.05)
+        thinwire.attach(ddp, optimizer, scheme="dgc:density=0.1")
+        for step in range(4):
+            optimizer.zero_grad()
+            loss_of(ddp, rank, step).backward()
+            before = [parameter.grad.clone() for parameter in model.parameters()]
+            if failing and step == 2:
+                optimizer.fail = True
+                with pytest.raises(MemoryError):
+                    optimizer.step()
+                optimizer.fail = False
+                assert optimizer.param_groups[0]["weight_decay"] == 0.05 and optimizer.param_groups[0]["momentum"] == 0.9
+                assert all(torch.equal(parameter.grad, grad) for parameter, grad in zip(model.parameters(), before))
+            else:
+                optimizer.step()
+        results.append((weights(model), before))
+    return results
+
+
+def test_a_step_that_raises_changes_nothing():
+    for (plain, _), (failed, _) in run(2, raises):
+        assert torch.isfinite(failed).all() and not torch.equal(plain, failed)
+
+
+def gradients_stay(rank, world):
+    for options in ({"weight_decay": 0.1}, {"weight_decay": 0.1, "nesterov": True}, {"weight_decay": 0.1, "fused": True}):
+        model = net()
+        ddp, optimizer = wrap(model), sgd(model, **options)
+        thinwire.attach(ddp, optimizer, scheme="dgc:density=0.1")
+        for step in range(3):
+            optimizer.zero_grad()
+            loss_of(ddp, rank, step).backward()
+            held = [(parameter.grad, parameter.grad.clone()) for parameter in model.parameters()]
+            optimizer.step()
+            for parameter, (grad, copy) in zip(model.parameters(), held):
+                assert parameter.grad is grad and torch.equal(grad, copy), "step() has changed a gradient"
+
+
+def test_step_leaves_gradients_alone():
+    run(2, gradients_stay)
+
+
+def there_and_back(rank, world):
+    """dgc, signum, dgc: the velocity is the same afterwards; and from SGD to signum and back."""
+    model = net()
+    ddp, optimizer = wrap(model), sgd(model)
+    link = thinwire.attach(ddp, optimizer, scheme="dgc:density=0.01")
+    train(ddp, optimizer, rank, range(4))
+    before = {name: value for name, value in link.state_dict()["entries"].items() if name.endswith("/u")}
+    assert before
+    link.set_scheme("signum")
+    entries = link.state_dict()["entries"]
+    for name, value in before.items():
+        torch.testing.assert_close(entries[name[:-1] + "m"], 0.1 * value, rtol=1e-5, atol=1e-8)
+    link.set_scheme("dgc:density=0.01")
+    after = link.state_dict()["entries"]
+    for name, value in before.items():
+        torch.testing.assert_close(after[name], value, rtol=1e-5, atol=1e-8)
+    link.set_scheme("dgc:density=0.01,nesterov=on")
+    for name, value in before.items():
+        torch.testing.assert_close(link.state_dict()["entries"][name], 0.9 * value, rtol=1e-5, atol=1e-8)
+
+    model = net()
+    ddp, optimizer = wrap(model), sgd(model)
+    train(ddp, optimizer, rank, range(4))
+    before = gathered(model, optimizer).clone()
+    link = thinwire.attach(ddp, optimizer, scheme="signum")
+    link.detach()
+    torch.testing.assert_close(gathered(model, optimizer), before, rtol=1e-5, atol=1e-7)
+
+
+def test_velocity_keeps_its_meaning_between_schemes():
+    run(2, there_and_back)
+
+
+def scaled(rank, world, fused, scale):
+    model = net()
+    ddp, optimizer = wrap(model), sgd(model, weight_decay=0.1, fused=fused)
+    scaler = torch.amp.GradScaler("cpu", init_scale=scale, growth_interval=3)
+    link = thinwire.attach(ddp, optimizer, scheme=EXACT, scaler=scaler)
+    for step in range(10):
+        optimizer.zero_grad()
+        scaler.scale(loss_of(ddp, rank, step)).backward()
+        scaler.step(optimizer)
+        scaler.update()
+    result = weights(model)
+    scaler._scale.mul_(2)  # as update() may just have done
+    link.detach()
+    return result, gathered(model, optimizer)
+
+
+def test_decay_under_a_grad_scaler():
+    wanted, momentum = run(2, scaled, False, 1.0)[0]
+    for fused in (False, True):
+        got, other = run(2, scaled, fused, 2.0**10)[0]
+        close(got, wanted, f"fused={fused}")
+        close(other, momentum, f"momentum, fused={fused}", 1e-4)
+
+
+def unsent(rank, world):
+    """What was not sent yet has its effect once, whoever has the momentum when it is sent: weights go as far as they would have."""
+    def far(ddp, optimizer, model):
+        before = weights(model)
+        for step in range(150):
+            optimizer.zero_grad()
+            (0 * loss_of(ddp, rank, step)).backward()
+            optimizer.step()
+        return weights(model) - before
+
+    def mean(link, ending):
+        entries = link.state_dict()["entries"]
+        values = torch.cat([entries[name + ending] for name, _ in link._model.module.named_parameters()])
+        dist.all_reduce(values)
+        return values / world
+
+    def begun(scheme):
+        model = net()
+        ddp, optimizer = wrap(model), sgd(model, lr=0.01)
+        link = thinwire.attach(ddp, optimizer, scheme=scheme)
+        train(ddp, optimizer, rank, range(5))
+        return model, ddp, optimizer, link
+
+    for change in ("dense", "topk:density=0.5,values=f32", None):
+        model, ddp, optimizer, link = begun("dgc:density=0.01,values=f32")
+        wanted = -0.01 * (mean(link, "/v") + mean(link, "/u") * 0.9 / 0.1)
+        link.set_scheme(change) if change else link.detach()
+        close(far(ddp, optimizer, model), wanted, f"dgc to {change}", 1e-3)
+    for form, tail in (("off", 0.9 / 0.1), ("on", 0.9 * 0.9 / 0.1)):
+        model, ddp, optimizer, link = begun("topk:density=0.01,values=f32")
+        wanted = -0.01 * (mean(link, "/v") / 0.1 + gathered(model, optimizer) * tail)
+        optimizer.param_groups[0]["nesterov"] = form == "on"
+        link.set_scheme(EXACT)
+        close(far(ddp, optimizer, model), wanted, f"topk to dgc, nesterov {form}", 1e-3)
+
+
+def test_what_was_not_sent_counts_once():
+    run(2, unsent)
+
+
+def odd_strides(rank, world):
+    """Dimensions of size 1 have any stride; a transposed parameter has another order."""
+    class Odd(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            torch.manual_seed(0)
+            self.token = torch.nn.Parameter(torch.randn(1, 1, 20).expand(1, 1, 20).as_strided((1, 1, 20), (7, 3, 1)).clone())
+            self.column = torch.nn.Parameter(torch.randn(20, 1).t())
+            self.turned = torch.nn.Parameter(torch.randn(10, 20).t())
+
+        def forward(self, x):
+            return (x * self.token[0] + self.column) @ self.turned
+
+    results = []
+    for linked in (False, True):
+        model = Odd()
+        ddp, optimizer = wrap(model), sgd(model, weight_decay=0.05, lr=0.01)
+        train(ddp, optimizer, rank, range(2))
+        link = thinwire.attach(ddp, optimizer, scheme=EXACT) if linked else None
+        train(ddp, optimizer, rank, range(2, 6))
+        if linked:
+            link.detach()
+        train(ddp, optimizer, rank, range(6, 9))
+        results.append(weights(model))
+    close(results[1], results[0], "odd strides")
+
+
+def test_odd_strides():
+    run(2, odd_strides)
+
+
+def plain_hooks(rank, world):
+    """The same for a State, whose momentum goes over before there is a link; without the model's names it is refused."""
+    results = []
+    for linked in (False, True):
+        model = net()
+        ddp, optimizer = wrap(model), sgd(model, weight_decay=0.01)
+        train(ddp, optimizer, rank, range(3))
+        if linked:
+            ddp = wrap(model)
+            state = thinwire.State(EXACT, model=model, optimizer=optimizer)
+            state.set_scheme("dense")
+            assert "momentum_buffer" in optimizer.state[model[0].weight]
+            state.set_scheme(EXACT)
+            ddp.register_comm_hook(state, thinwire.hook)
+        train(ddp, optimizer, rank, range(3, 6))
+        if linked:
+            state.set_scheme("dense")
+        train(ddp, optimizer, rank, range(6, 9))
+        results.append(weights(model))
+    close(results[1], results[0], "State")
+    model = net()
+    ddp, optimizer = wrap(model), sgd(model)
+    train(ddp, optimizer, rank, range(1))
+    with pytest.raises(ValueError, match="model="):
+        thinwire.State("dgc", optimizer=optimizer)
+    assert "momentum_buffer" in optimizer.state[model[0].weight]
+    model = net()
+    ddp, optimizer = wrap(model), sgd(model)
+    state = thinwire.State("dgc", optimizer=optimizer)
+    ddp.register_comm_hook(state, thinwire.hook)
+    train(ddp, optimizer, rank, range(2))
+    with pytest.raises(ValueError, match="model="):
+        state.set_scheme("dense")
+    assert state.scheme.startswith("dgc")
+
+
+def test_states_of_plain_hooks():
+    run(2, plain_hooks)
