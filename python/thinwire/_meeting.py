@@ -7,7 +7,7 @@ wait for each other in different ones.
 from __future__ import annotations
 
 import time
-from typing import Any, Callable
+from typing import Any, Callable, NoReturn
 
 import torch.distributed as dist
 
@@ -54,10 +54,10 @@ class Meeting:
                           f"rank {rank} has taken {count}: all ranks must take the same number. A "
                           "GradScaler that skips steps must be given to attach(scaler=...)")
 
-    def fail(self, what: str, why: str) -> None:
+    def fail(self, what: str, why: str) -> NoReturn:
         raise _native.Error(f"rank {self._rank}: {what}: {why}")
 
-    def _miss(self, what: str, absent: list[int]) -> None:
+    def _miss(self, what: str, absent: list[int]) -> NoReturn:
         time.sleep(_GRACE)  # the store may be this process's
         self.fail(what, f"rank {', '.join(map(str, absent))} did not come within "
                         f"{self._timeout:g} s; all ranks must take the same number of steps and "
