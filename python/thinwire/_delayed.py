@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import sys
+from itertools import zip_longest
 from typing import Any, Iterator, Mapping, Optional, Union
 
 import torch
@@ -16,12 +18,11 @@ from ._meeting import Meeting
 from ._moments import Moments, flat_of, put_back
 from ._momentum import Optimizer
 from ._options import options_of, takes, text_of
-from ._reports import Callback, Reports, mark
-from ._state import DELAY, entries_in, shard_for, shard_of
+from ._parameters import Named, Parameters, plain_model, plain_optimizer
+from ._reports import Callback, Reports, mark, mark_delayed, shares_parameters
+from ._state import DELAY, Entries, entries_in, shard_for, shard_of
 
 _BUCKET_BYTES = 25 * 2**20
-
-Named = list[tuple[str, torch.Tensor]]
 
 
 def cut(named: Named) -> list[Named]:
@@ -54,6 +55,29 @@ def check_correction(correction: str) -> None:
                          "`thinwire train` can; take soft, or ledger, which has the same stability")
 
 
+class _Ended:
+    """What a link that was detached still tells. Its threads and connections are gone."""
+
+    def __init__(self, link: _native.DelayedLink) -> None:
+        self._report, self._step_report = link.report(), link.step_report()
+        self._delay = link.delay()
+
+    def report(self) -> dict[str, Any]:
+        return self._report
+
+    def step_report(self) -> dict[str, Any]:
+        return self._step_report
+
+    def delay(self) -> int:
+        return self._delay
+
+    def in_flight(self) -> int:
+        return 0
+
+    def __getattr__(self, name: str) -> Any:
+        raise _native.Error("this link was ended by detach(); attach anew")
+
+
 class DelayedLink(Reports):
     """Made by attach(..., delay=): one model, plain or DDP, that takes in the others' progress `delay` steps late."""
 
@@ -62,18 +86,22 @@ class DelayedLink(Reports):
                  check_every: int, callback: Optional[Callback], options: dict[str, Any]) -> None:
         prepare()
         super().__init__(callback)
-        self._model = model
+        self._model = model = plain_model(model)
+        optimizer = plain_optimizer(optimizer)
         self._ddp = model if isinstance(model, DistributedDataParallel) else None
-        module = model if self._ddp is None else self._ddp.module
-        named = [(name, parameter) for name, parameter in module.named_parameters() if parameter.requires_grad and parameter.numel() > 0]
+        if shares_parameters(model):
+            raise RuntimeError("attach: parameters of this model have a link already, by this "
+                               "model or another that shares them; detach() that link first")
+        self._parameters = Parameters(model)
+        named = self._parameters.averaged
         check_parameters(named)
         check_correction(correction)
         self._cut = cut(named)
-        self._buffers = [buffer for buffer in module.buffers() if buffer.numel() > 0]
         self._text = scheme_for(scheme, options)
         self._settings: dict[str, Any] = {"delay": str(delay), "local_steps": local_steps, "correction": correction}
         self._moments = Moments(optimizer, [parameter for bucket in self._cut for _, parameter in bucket])
-        _native.check_late(self._text, correction, self._moments.travel)
+        self._parameters.check_optimizer(optimizer)
+        _native.check_late(self._text, **self._settings, moments=self._moments.travel)
         self._group: dist.ProcessGroup = self._group_of(process_group)
         self._timeout = _wires.timeout_of(self._group, timeout)
         self._link = self._connect(check_every)
@@ -82,17 +110,33 @@ class DelayedLink(Reports):
         self._scaler = scaler if scaler is not None and scaler.is_enabled() else None
         self._attached = True
         mark(model, True)
+        mark_delayed(model, True)
         self._alone(True)
         self._say("%s", self._decided(sum(parameter.numel() for _, parameter in named), check_every))
 
-    def _connect(self, check_every: int) -> _native.DelayedLink:
-        moments = self._moments.complete()
-        self._begin_together([*(parameter for bucket in self._cut for _, parameter in bucket), *self._buffers, *moments])
+    def _connect(self, check_every: int) -> Any:
+        """Nothing has changed before all ranks are known to agree."""
         wires = _wires.connect(self._group, self._timeout)
         del wires["process_group"]
         self._meeting = Meeting(wires["store"], self._group, self._timeout)
+        settings = {"scheme": self._text, **self._settings, "check_every": check_every,
+                    "momentum": self._moments.momentum}
+        self._agree([*(f"{key}={value}" for key, value in settings.items()),
+                     f"an optimizer with state of {self._moments.kept()} parameters",
+                     *self._parameters.lines()])
+        moments = self._moments.complete()
+        named = self._parameters.averaged + self._parameters.frozen
+        self._begin_together([*(parameter for _, parameter in named),
+                              *self._parameters.buffers(), *moments])
         return _native.DelayedLink(**wires, cut=self._cut, moments=moments, scheme=self._text, momentum=self._moments.momentum,
                                    check_every=check_every, **self._settings)
+
+    def _agree(self, mine: list[str]) -> None:
+        for rank, text in enumerate(self._meeting.gather("attach()", "\n".join(mine))):
+            for theirs, own in zip_longest(text.split("\n"), mine, fillvalue="nothing more"):
+                if theirs != own:
+                    self._meeting.fail("attach()", f"rank {rank} has {theirs}, this rank has "
+                                                   f"{own}; all ranks attach alike")
 
     def _decided(self, count: int, check_every: int) -> str:
         settings = self._settings
@@ -107,17 +151,21 @@ class DelayedLink(Reports):
     @property
     def delay(self) -> int:
         """D; with delay="auto:MOST" the measured one, once it is known."""
-        return self._link.delay()
+        return int(self._link.delay())
 
     @property
     def in_flight(self) -> int:
         """Messages under way."""
-        return self._link.in_flight()
+        return int(self._link.in_flight())
 
     def drain(self) -> None:
-        """Takes in everything that is under way: all workers have the same weights then. All ranks call it, after the same number of steps."""
-        self._meeting.meet(self._link.steps(), self._link.check_messages)
-        self._link.drain(self._moments.now())
+        """Takes in everything under way: all workers have the same weights then, to the bit.
+
+        All ranks call it, after the same number of steps. What the scheme has not sent yet stays in
+        the link, for steps that may follow.
+        """
+        self._parameters.check_model()
+        self._drain()
 
     @contextlib.contextmanager
     def anchor(self, average_buffers: bool = True) -> Iterator[None]:
@@ -126,7 +174,9 @@ class DelayedLink(Reports):
         BatchNorm's statistics are then the mean over the workers: all ranks enter after the same step. With average_buffers=False
         they stay this worker's own, and a rank may enter alone.
         """
-        own = [buffer.clone() for buffer in self._buffers]
+        self._parameters.check_model()
+        buffers = self._parameters.buffers()
+        own = [buffer.clone() for buffer in buffers]
         self._link.show_anchor()
         try:
             if average_buffers:
@@ -134,51 +184,122 @@ class DelayedLink(Reports):
             yield
         finally:
             with torch.no_grad():
-                for buffer, before in zip(self._buffers, own):
+                for buffer, before in zip(buffers, own):
                     buffer.copy_(before)
             self._link.hide_anchor()
 
     def check_replicas(self) -> None:
-        """Raises when an anchor differs between ranks, and names the parameter. All ranks call it after the same step."""
-        self._link.check_replicas()
+        """Raises when an anchor, or a frozen parameter, differs between ranks, and names it.
+
+        Buffers are each worker's own. All ranks call it after the same step.
+        """
+        self._parameters.check_model()
+        self._link.check_replicas(self._parameters.frozen)
 
     def detach(self) -> None:
         """Drains, and lets DDP average gradients again. Momentum and BatchNorm's statistics become the workers' mean. All ranks call it."""
         if not self._attached:
             return
-        self.drain()
-        self._link.show_anchor()  # for good: with book=b workers have what they did not send on top
+        self._drain()
         self._moments.average(self._link.average)
         self._average_buffers()
         self._attached = False
         mark(self._model, False)
+        mark_delayed(self._model, False)
         self._optimizer.close()
         self._alone(False)
+        self._link = _Ended(self._link)
 
     # -- state
 
     def state_dict(self) -> dict[str, Any]:
         """This rank's shard, weights included; every rank saves its own, after the same step. Waits for messages under way."""
-        return shard_of(self._link.state(self._moments.now()), scheme=self._text, world=self._group.size(), rank=self._group.rank(),
-                        layout=[[name for name, _ in bucket] for bucket in self._cut], steps=self._link.steps(), **{DELAY: self._settings})
+        self._link.leave_anchor("state_dict()")
+        self._parameters.check_model()
+        caller = str(sys._getframe(1).f_globals.get("__name__"))
+        if caller.startswith("torch.distributed.checkpoint"):
+            raise RuntimeError("state_dict: torch.distributed.checkpoint keeps one rank's state, "
+                               "where each has its own; save link.state_dict() by torch.save, a "
+                               "file per rank, or the model alone after link.drain()")
+        return shard_of(self._entries(), scheme=self._text, world=self._group.size(),
+                        rank=self._group.rank(), layout=self._layout(), steps=self._link.steps(),
+                        optimizer_state=self._moments.kept(), **{DELAY: self._settings})
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Goes on exactly where state_dict() was. Before the first step, after the model's and the optimizer's own: weights come from here."""
+        """Goes on exactly where state_dict() was: with its weights, and its messages under way.
+
+        Before the first step, after the model's and the optimizer's own states. All ranks call it,
+        with states of the same step. Where one rank's is refused, nothing changes on any.
+        """
+        self._parameters.check_model()
+        before = self._entries()
+        if self._link.report()["steps"] > 0:
+            self._link.load(before, self._moments.now())  # refused: too late
+        fits = False
+        try:
+            refused = self._try_load(state)
+            mine = "refused" if refused else f"step {self._link.steps()}"
+            told = self._meeting.gather("load_state_dict()", mine)
+            fits = len(set(told)) == 1 and refused is None
+        finally:
+            if not fits:
+                self._link.load(before, self._moments.now())
+        if refused is not None:
+            raise refused
+        if not fits:
+            theirs = "; ".join(f"rank {rank}: {text}" for rank, text in enumerate(told))
+            self._meeting.fail("load_state_dict()",
+                               f"the ranks' states do not fit together ({theirs}); nothing was "
+                               "loaded on any. Give each rank the state that it saved after the "
+                               "same step")
+
+    def _try_load(self, state: Mapping[str, Any]) -> Optional[Exception]:
+        try:
+            self._link.load(self._entries_for(state), self._moments.now())
+        except Exception as error:
+            return error
+        return None
+
+    def _entries(self) -> Entries:
+        return self._link.state(self._moments.now())  # type: ignore[no-any-return]
+
+    def _layout(self) -> list[list[str]]:
+        return [[name for name, _ in bucket] for bucket in self._cut]
+
+    def _entries_for(self, state: Mapping[str, Any]) -> Entries:
+        """This rank's, or a ValueError that says why they do not fit."""
         if int(state.get("world", self._group.size())) != self._group.size():
             raise ValueError(f"load_state_dict: this is the state of {state['world']} workers, with messages under way between them; this job has "
                              f"{self._group.size()}. To go on with another number, save the model after link.drain() and attach anew")
         shard = shard_for(state, self._group.rank(), self._group.size())
         saved, mine = {"scheme": shard["scheme"], **shard.get(DELAY, {})}, {"scheme": self._text, **self._settings}
         if saved != mine:
-            raise ValueError(f"load_state_dict: this is the state of {saved}, the link has {mine}; attach with the same, or save the model after "
-                             "link.drain() and attach anew")
-        self._link.load(entries_in(shard), self._moments.now())
+            kind = "" if DELAY in shard else "a synchronous link, "
+            raise ValueError(f"load_state_dict: this is the state of {kind}{saved}, the link has "
+                             f"{mine}; attach with the same, or save the model after link.drain() "
+                             "and attach anew")
+        if shard["layout"] != self._layout():
+            theirs, ours = ({name for bucket in layout for name in bucket}
+                            for layout in (shard["layout"], self._layout()))
+            raise ValueError("load_state_dict: this state is of other trained parameters, or of "
+                             f"another order; only in the state: {sorted(theirs - ours)}, only in "
+                             f"the model: {sorted(ours - theirs)}. Freeze the same ones, or save "
+                             "the model after link.drain() and attach anew")
+        if int(shard.get("optimizer_state", 0)) > 0 and self._moments.kept() == 0:
+            raise ValueError("load_state_dict: the optimizer has no state yet; load its own first: "
+                             "this worker's momentum is in it")
+        return entries_in(shard)
 
     # -- the inside
 
     @property
-    def _native(self) -> _native.DelayedLink:
+    def _native(self) -> Any:
         return self._link
+
+    def _drain(self) -> None:
+        self._link.leave_anchor("drain()")
+        self._meeting.meet(self._link.steps(), self._link.check_messages)
+        self._link.drain(self._moments.now())
 
     def _group_of(self, wish: Optional[dist.ProcessGroup]) -> dist.ProcessGroup:
         if self._ddp is not None:
@@ -194,8 +315,9 @@ class DelayedLink(Reports):
         """Rank 0's, as DDP does."""
         for dtype in dict.fromkeys(tensor.dtype for tensor in tensors):
             alike = [tensor for tensor in tensors if tensor.dtype == dtype]
-            flat = flat_of(alike)
-            dist.broadcast(flat, src=dist.get_global_rank(self._group, 0), group=self._group)
+            flat = flat_of(alike).cpu()
+            dist.broadcast(flat.view(torch.uint8), group=self._group,
+                           src=dist.get_global_rank(self._group, 0))
             put_back(flat, alike)
 
     def _alone(self, on: bool) -> None:
@@ -205,14 +327,16 @@ class DelayedLink(Reports):
         if self._scaler is not None and on:
             self._scaler_step = self._scaler.step
             self._scaler.step = self._step_by_scaler
-        elif self._scaler is not None:
-            self._scaler.step = self._scaler_step
+        elif self._scaler is not None and self._scaler.step == self._step_by_scaler:
+            self._scaler.step = self._scaler_step  # else a later link's calls ours, which hands on
 
     def _step_by_scaler(self, optimizer: torch.optim.Optimizer, *args: Any, **kwargs: Any) -> Any:
         """A scaler that finds an Inf does not call the optimizer. The step counts all the same, or the others would be one ahead."""
+        if not self._attached or plain_optimizer(optimizer) is not self._optimizer.optimizer:
+            return self._scaler_step(optimizer, *args, **kwargs)
         before = self._link.steps()
         result = self._scaler_step(optimizer, *args, **kwargs)
-        if optimizer is self._optimizer.optimizer and self._link.steps() == before:
+        if self._link.steps() == before:
             self._void = True
             self._after_step()
         return result
@@ -221,7 +345,10 @@ class DelayedLink(Reports):
         if self._ddp is not None and (self._ddp.require_backward_grad_sync or self._ddp._join_config.enable):
             raise RuntimeError("delay: DDP averages gradients in this step, which delayed averaging has turned off: Join, or something that sets "
                                "require_backward_grad_sync (Lightning does), has turned it on again; give attach() the plain module")
+        self._parameters.check_step(self._optimizer.optimizer)
         self._void = not self._link.finite()
+        if not self._void:
+            self._moments.begin(self._link.steps(), self._link.fill)
         self._count(self._void)
         return self._void
 
@@ -231,7 +358,7 @@ class DelayedLink(Reports):
             self._tell(self.step_report)
 
     def _average_buffers(self) -> None:
-        floats = [buffer for buffer in self._buffers if buffer.is_floating_point()]
+        floats = [buffer for buffer in self._parameters.buffers() if buffer.is_floating_point()]
         if floats:
             flat = flat_of(floats).float()
             self._link.average(flat)

@@ -1,18 +1,20 @@
-"""_meeting: the ranks of a link come together after equally many steps, and find out when they do not.
+"""_meeting: the ranks of a link come together, and find out when one does not, or differs.
 
-By the job's store and not by a collective: ranks that have sent different numbers of messages would wait for each other in different ones.
+By the job's store and not by a collective: ranks that have sent different numbers of messages would
+wait for each other in different ones.
 """
 # SPDX-License-Identifier: Apache-2.0
 from __future__ import annotations
 
 import time
-from typing import Any, Callable
+from typing import Any, Callable, NoReturn
 
 import torch.distributed as dist
 
 from . import _native
 
-_GLANCE, _GRACE = 0.002, 1.0  # seconds: between looks at who has come; for the others to find out too
+_GLANCE = 0.002  # seconds between looks at who has come
+_GRACE = 1.0  # seconds for the others to find out too
 
 
 class Meeting:
@@ -21,28 +23,42 @@ class Meeting:
         self._rank, self._world = group.rank(), group.size()
         self._number = 0
 
-    def meet(self, steps: int, check: Callable[[], None]) -> None:
-        """Returns when all are here, with as many steps. Calls `check` while it waits, which raises when a rank is known to be lost."""
+    def gather(self, what: str, text: str, check: Callable[[], None] = lambda: None) -> list[str]:
+        """The texts of all ranks, when all have called `what`.
+
+        Calls `check` while it waits, which raises when a rank is known to be lost.
+        """
         if self._store is None:
-            return
+            return [text]
         self._number += 1
-        keys = [f"drain{self._number}/{rank}" for rank in range(self._world)]
-        self._store.set(keys[self._rank], str(steps))
+        keys = [f"meeting{self._number}/{rank}" for rank in range(self._world)]
+        self._store.set(keys[self._rank], f"{what}\n{text}")
         end = time.monotonic() + self._timeout
         while not self._store.check(keys):
             check()
             if time.monotonic() > end:
-                self._miss(steps, [rank for rank, key in enumerate(keys) if not self._store.check([key])])
+                self._miss(what, [rank for rank, key in enumerate(keys)
+                                  if not self._store.check([key])])
             time.sleep(_GLANCE)
-        self._compare(steps, [int(self._store.get(key)) for key in keys])
+        told = [self._store.get(key).decode().split("\n", 1) for key in keys]
+        for rank, (other, _) in enumerate(told):
+            if other != what:
+                self.fail(what, f"rank {rank} has called {other} instead; all ranks call the same")
+        return [answer for _, answer in told]
 
-    def _miss(self, steps: int, absent: list[int]) -> None:
+    def meet(self, steps: int, check: Callable[[], None]) -> None:
+        """Returns when all want to drain, after as many steps."""
+        for rank, count in enumerate(self.gather("drain()", str(steps), check)):
+            if int(count) != steps:
+                self.fail(f"drain() after {steps} steps",
+                          f"rank {rank} has taken {count}: all ranks must take the same number. A "
+                          "GradScaler that skips steps must be given to attach(scaler=...)")
+
+    def fail(self, what: str, why: str) -> NoReturn:
+        raise _native.Error(f"rank {self._rank}: {what}: {why}")
+
+    def _miss(self, what: str, absent: list[int]) -> NoReturn:
         time.sleep(_GRACE)  # the store may be this process's
-        raise _native.Error(f"rank {self._rank}: drain() after {steps} steps: rank {', '.join(map(str, absent))} did not come within "
-                            f"{self._timeout:g} s; all ranks must take the same number of steps and then drain")
-
-    def _compare(self, steps: int, taken: list[int]) -> None:
-        for rank, count in enumerate(taken):
-            if count != steps:
-                raise _native.Error(f"rank {self._rank}: drain() after {steps} steps, rank {rank} has taken {count}: all ranks must take the same "
-                                    "number. A GradScaler that skips steps must be given to attach(scaler=...)")
+        self.fail(what, f"rank {', '.join(map(str, absent))} did not come within "
+                        f"{self._timeout:g} s; all ranks must take the same number of steps and "
+                        f"then call {what}")

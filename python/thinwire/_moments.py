@@ -39,11 +39,6 @@ class Moments:
         else:
             raise ValueError(f"delay: expected torch.optim.SGD, Adam or AdamW, got {type(optimizer).__name__}, whose state we do not know how to "
                              "average")
-        known = set(parameters)
-        strange = sum(parameter not in known for group in groups for parameter in group["params"] if parameter.requires_grad)
-        if strange:
-            raise ValueError(f"delay: the optimizer has {strange} parameters that the model has not; they would drift apart. Give attach() the "
-                             "module that holds them all")
 
     @property
     def travel(self) -> bool:
@@ -62,15 +57,45 @@ class Moments:
         """The same with zeros for those that are not there yet."""
         return [torch.zeros_like(parameter) if moment is None else moment for parameter, moment in zip(self._parameters, self.now())]
 
+    def kept(self) -> int:
+        """Parameters for which the optimizer has gathered something."""
+        return sum(self._has(parameter) for parameter in self._parameters)
+
+    def begin(self, steps: int, fill: Callable[[list[Optional[torch.Tensor]]], None]) -> None:
+        """After `steps` steps, before the next: parameters that get their first gradient only now
+        begin with the second moments that the others have, by `fill`. The optimizer would begin at
+        0, which the averaging takes for a step down to 0."""
+        if self._second is None or steps == 0:
+            return
+        late = [torch.zeros_like(parameter)
+                if parameter.grad is not None and not self._has(parameter) else None
+                for parameter in self._parameters]
+        if all(moment is None for moment in late):
+            return
+        fill(late)
+        for parameter, moment in zip(self._parameters, late):
+            if moment is not None and moment.any():
+                self._optimizer.state[parameter] = {
+                    "step": torch.tensor(float(steps)), "exp_avg": torch.zeros_like(parameter),
+                    self._second: moment}
+
     def average(self, average: Average) -> None:
-        """Everything the optimizer has gathered becomes the mean over the workers."""
+        """All that the optimizer has gathered becomes the mean over the workers that have it."""
+        having = torch.tensor([float(self._has(parameter)) for parameter in self._parameters])
+        average(having)
         for key in self._all:
             found = [self._state(parameter).get(key) for parameter in self._parameters]
-            tensors = [torch.zeros(() if key == "step" else parameter.shape) if value is None else value
+            tensors = [value if value is not None else
+                       torch.zeros(()) if key == "step" else torch.zeros_like(parameter)
                        for parameter, value in zip(self._parameters, found)]
             flat = flat_of(tensors)
             average(flat)
             put_back(flat, tensors)
-            if key == "momentum_buffer" and self.momentum != 0:  # one that was missing has a mean too
-                for parameter, tensor in zip(self._parameters, tensors):
+            for parameter, tensor, share in zip(self._parameters, tensors, having.tolist()):
+                if share > 0:
+                    if self._second is not None:  # no momentum is one of 0; no moment is none
+                        tensor /= share
                     self._optimizer.state[parameter][key] = tensor
+
+    def _has(self, parameter: torch.Tensor) -> bool:
+        return self._state(parameter).get(self._all[0]) is not None

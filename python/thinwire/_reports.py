@@ -16,14 +16,29 @@ _VOID_IN_A_ROW = 10
 
 # Beside the models and not in them, which programs copy and save.
 _attached: weakref.WeakSet[torch.nn.Module] = weakref.WeakSet()
+_delayed: weakref.WeakSet[torch.nn.Module] = weakref.WeakSet()  # of them, those with delay=
 
 
 def is_attached(model: torch.nn.Module) -> bool:
-    return model in _attached
+    return model in _attached or _share(model, _delayed)
+
+
+def shares_parameters(model: torch.nn.Module) -> bool:
+    """Whether some model with a link has a parameter of this one."""
+    return _share(model, _attached)
+
+
+def _share(model: torch.nn.Module, others: weakref.WeakSet[torch.nn.Module]) -> bool:
+    mine = set(model.parameters())
+    return any(not mine.isdisjoint(other.parameters()) for other in others)
 
 
 def mark(model: torch.nn.Module, attached: bool) -> None:
     (_attached.add if attached else _attached.discard)(model)
+
+
+def mark_delayed(model: torch.nn.Module, attached: bool) -> None:
+    (_delayed.add if attached else _delayed.discard)(model)
 
 
 class Reports:

@@ -4,6 +4,8 @@
 
 #include <cmath>
 
+#include <c10/util/StringUtil.h>
+
 #include "thinwire/core/error.h"
 #include "thinwire/exchange/replicas.h"
 #include "thinwire/kernels/norm.h"
@@ -66,14 +68,34 @@ void DelayedLink::give(const Moments& moments) {
 void DelayedLink::leave_anchor(const char* what) const {
   if (shown_)
     fail("rank ", group_->rank(), ": ", what,
-         " while the model holds the anchor; leave `with link.anchor():` first, or attach anew "
-         "after "
-         "detach()");
+         " while the model holds the anchor; leave `with link.anchor():` first");
+}
+
+// Weights that somebody sets before the first step would be an update of this worker, which travels
+// compressed and arrives late. Later they count as one: clipped weights, for instance.
+void DelayedLink::check_parameters() const {
+  std::size_t i = 0;
+  for (const Bucket& bucket : buckets_)
+    for (const Parameter& parameter : bucket.parameters) {
+      const at::Tensor& tensor = parameters_[i++];
+      if (tensor.scalar_type() != at::kFloat || !tensor.is_cpu() ||
+          tensor.sizes() != at::IntArrayRef(parameter.shape))
+        fail("rank ", group_->rank(), ": parameter '", parameter.name,
+             "' has become a tensor of type ", tensor.toString(), " and shape ",
+             c10::str(tensor.sizes()), " since attach(); expected float32 on the CPU of shape ",
+             c10::str(at::IntArrayRef(parameter.shape)),
+             ": change it back, detach(), and attach anew");
+      if (steps_ == 0 && !weights_.holds(i - 1, tensor))
+        fail("rank ", group_->rank(), ": parameter '", parameter.name,
+             "' has changed between attach() and the first step: load the model before attach(), "
+             "or the link's own state after it");
+    }
 }
 
 bool DelayedLink::finite() {
   const std::lock_guard lock(mutex_);
   leave_anchor("a step");
+  check_parameters();
   double sum = 0;
   for (const at::Tensor& parameter : parameters_) {
     const at::Tensor& gradient = parameter.grad();
@@ -82,6 +104,11 @@ bool DelayedLink::finite() {
     sum += squared_norm(span_of(values).data(), span_of(values).size());
   }
   return std::isfinite(sum);
+}
+
+void DelayedLink::fill(const Moments& moments) {
+  const std::lock_guard lock(mutex_);
+  if (moments_) moments_->give(moments);
 }
 
 void DelayedLink::finish_step(const Moments& moments, bool skipped) {
@@ -134,9 +161,9 @@ State DelayedLink::state(const Moments& moments) {
 void DelayedLink::load(const State& state, const Moments& moments) {
   const std::lock_guard lock(mutex_);
   leave_anchor("load_state_dict()");
-  if (delayed_->steps() > 0)
+  if (steps_ > 0)
     fail("rank ", group_->rank(),
-         ": load_state_dict() comes before the first step, this link has taken ", delayed_->steps(),
+         ": load_state_dict() comes before the first step, this link has taken ", steps_,
          "; detach it and attach anew");
   StateLoader loader(state);
   delayed_->visit_state(loader);
@@ -151,7 +178,7 @@ void DelayedLink::average(const at::Tensor& values) {
   for (float& value : floats) value /= static_cast<float>(group_->size());
 }
 
-void DelayedLink::check_replicas() {
+void DelayedLink::check_replicas(const std::vector<std::pair<std::string, at::Tensor>>& others) {
   const std::lock_guard lock(mutex_);
   std::vector<Replica> replicas;
   for (const Bucket& bucket : buckets_)
@@ -159,6 +186,13 @@ void DelayedLink::check_replicas() {
       const auto anchor = delayed_->anchor(bucket.id).subspan(parameter.offset, parameter.count);
       replicas.push_back({parameter.name, std::as_bytes(anchor)});
     }
+  std::vector<at::Tensor> copies;  // in one piece, while they are looked at
+  for (const auto& [name, tensor] : others) {
+    copies.push_back(tensor.detach().cpu().contiguous());
+    replicas.push_back(
+        {name,
+         {static_cast<const std::byte*>(copies.back().const_data_ptr()), copies.back().nbytes()}});
+  }
   const auto hold = delayed_->hold();
   thinwire::check_replicas(*group_, replicas);
 }

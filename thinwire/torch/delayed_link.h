@@ -7,6 +7,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <atomic>
 #include <cstdint>
 #include <memory>
 #include <mutex>
@@ -36,8 +37,12 @@ class DelayedLink {
   DelayedLink(std::shared_ptr<Group> group, const Cut& cut, const Moments& moments,
               const Config& config, const DelayOptions& options);
 
-  // Whether this worker's gradients are. Throws while the anchor is shown: no step may come then.
+  // Before the optimizer's step: whether this worker's gradients are finite. Throws where no step
+  // may come: while the anchor is shown, after a parameter has got another type or shape, and when
+  // weights have changed between attach and the first step.
   bool finite();
+  // Copies the averaged moments into those that are defined.
+  void fill(const Moments& moments);
   // After the optimizer's step, or without one where it was void.
   void finish_step(const Moments& moments, bool skipped);
   // Takes in everything under way: all workers have the same weights then. Collective.
@@ -47,14 +52,18 @@ class DelayedLink {
   void show_anchor();
   void hide_anchor();
 
-  // Exact, with messages under way. Loads before the first step only.
+  // Throws an Error that names `what` while the anchor is shown.
+  void leave_anchor(const char* what) const;
+
+  // Exact, with messages under way. Loads before the first step of this run only. A load that
+  // throws may leave half of it behind: then load what state() gave before.
   State state(const Moments& moments);
   void load(const State& state, const Moments& moments);
 
   // In place, over the workers. Collective.
   void average(const at::Tensor& values);
-  // Throws when an anchor differs between ranks, and names the parameter. Collective.
-  void check_replicas();
+  // Throws when an anchor, or one of `others`, differs between ranks, and names it. Collective.
+  void check_replicas(const std::vector<std::pair<std::string, at::Tensor>>& others);
   // Throws what has gone wrong with the messages under way, if anything has.
   void check_messages();
 
@@ -70,7 +79,7 @@ class DelayedLink {
  private:
   void take(const Moments& moments);
   void give(const Moments& moments);
-  void leave_anchor(const char* what) const;
+  void check_parameters() const;
   Report sums() const;
 
   mutable std::mutex mutex_;
@@ -79,7 +88,7 @@ class DelayedLink {
   std::vector<at::Tensor> parameters_;
   Flat weights_;
   std::optional<Flat> moments_;
-  bool shown_ = false;
+  std::atomic<bool> shown_ = false;
   std::uint64_t steps_ = 0, skipped_ = 0;  // of this run
   Report before_;
   Step last_;

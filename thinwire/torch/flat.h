@@ -25,6 +25,8 @@ class Flat {
   // Tensors by parameter, in the order of the buckets. What has an undefined one stays as it is.
   void take(const std::vector<at::Tensor>& tensors);
   void give(const std::vector<at::Tensor>& tensors) const;
+  // Whether the array has the values of `tensor`, of parameter `i`.
+  bool holds(std::size_t i, const at::Tensor& tensor) const;
 
  private:
   std::vector<at::Tensor> arrays_;

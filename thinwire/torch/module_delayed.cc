@@ -56,21 +56,25 @@ py::dict report_of(const DelayedLink& link) {
 }  // namespace
 
 void bind_delayed(py::module_& module) {
-  // What else clashes is found when the link is made, since it takes the number of messages.
+  // Refuses settings that clash, before there is a link. What depends on the model's shapes is
+  // found when the link is made.
   module.def(
       "check_late",
-      [](const std::string& scheme, const std::string& correction, bool moments) {
-        DelayOptions options;
-        options.parse_correction(correction);
-        check_scheme(options, config_of(scheme), moments);
+      [](const std::string& scheme, const std::string& delay, std::uint64_t local_steps,
+         const std::string& correction, bool moments) {
+        check_fit(options_of(delay, local_steps, correction, 0, 0), config_of(scheme), moments);
       },
-      py::arg("scheme"), py::arg("correction"), py::arg("moments"));
+      py::arg("scheme"), py::arg("delay"), py::arg("local_steps"), py::arg("correction"),
+      py::arg("moments"));
   py::class_<DelayedLink, std::shared_ptr<DelayedLink>>(module, "DelayedLink")
       .def(py::init(&make_delayed), py::kw_only(), py::arg("backend").none(true),
            py::arg("store").none(true), py::arg("host"), py::arg("timeout"), py::arg("cut"),
            py::arg("moments"), py::arg("scheme"), py::arg("delay"), py::arg("local_steps"),
            py::arg("correction"), py::arg("momentum"), py::arg("check_every"))
       .def("finite", &DelayedLink::finite, NoGil())
+      .def(
+          "fill", [](DelayedLink& link, const Given& moments) { link.fill(moments_of(moments)); },
+          py::arg("moments"), NoGil())
       .def(
           "finish_step",
           [](DelayedLink& link, const Given& moments, bool skipped) {
@@ -80,6 +84,7 @@ void bind_delayed(py::module_& module) {
       .def(
           "drain", [](DelayedLink& link, const Given& moments) { link.drain(moments_of(moments)); },
           py::arg("moments"), NoGil())
+      .def("leave_anchor", &DelayedLink::leave_anchor, py::arg("what"), NoGil())
       .def("show_anchor", &DelayedLink::show_anchor, NoGil())
       .def("hide_anchor", &DelayedLink::hide_anchor, NoGil())
       .def(
@@ -95,7 +100,7 @@ void bind_delayed(py::module_& module) {
           },
           py::arg("entries"), py::arg("moments"), NoGil())
       .def("average", &DelayedLink::average, py::arg("values"), NoGil())
-      .def("check_replicas", &DelayedLink::check_replicas, NoGil())
+      .def("check_replicas", &DelayedLink::check_replicas, py::arg("others"), NoGil())
       .def("check_messages", &DelayedLink::check_messages, NoGil())
       .def("steps", &DelayedLink::steps, NoGil())
       .def("delay", &DelayedLink::delay, NoGil())
