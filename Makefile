@@ -52,7 +52,7 @@ test-asan test-tsan: test-%: build-%
 test-python: build-release
 	tests/python/run.sh build/release
 test-fuzz: build-fuzz
-	RUNS=20000 fuzz/run.sh
+	RUNS=20000 EXCHANGE_RUNS=1000 fuzz/run.sh
 
 bench: command
 	build/release/apps/thinwire bench kernels --json build/bench_kernels.json

@@ -1,6 +1,7 @@
 // fuzz_atomo.cc: any bytes are added or refused, never over-read; what atomo encodes it also
 // decodes, within its bound.
 // SPDX-License-Identifier: Apache-2.0
+#include <cmath>
 #include <vector>
 
 #include "fuzz/fuzz.h"
@@ -17,6 +18,8 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   fuzz::require(status.code == codec->add(input.rest(), 0.5f, twice).code, "one verdict");
   const bool same = std::memcmp(once.data(), twice.data(), once.size() * sizeof(float)) == 0;
   fuzz::require(!status.ok() || same, "one result");
+  for (const float value : once)
+    fuzz::require(!status.ok() || std::isfinite(value), "what is accepted is finite");
 
   for (std::size_t i = 0; i < 34; ++i) gradient.push_back(input.take<float>());
   std::vector<std::byte> out(codec->payload_bytes());

@@ -3,6 +3,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <gtest/gtest.h>
 
+#include <cmath>
+
 #include "tests/laws.h"
 
 namespace thinwire::same_step {
@@ -80,6 +82,18 @@ TEST(SameStep, IsAgreedOnAgainAfterALoadInMidRun) {
       EXPECT_EQ(error.find("step 5") == std::string::npos, same) << error;
     });
   }
+}
+
+TEST(SameStep, OfABadCheckpointIsRefused) {
+  run_local(1, [&](Group& group) {
+    Exchange exchange(group, one, Config::parse("randomk"));
+    const auto before = bytes_of_state(exchange);
+    for (const double step : {-1.0, std::nan(""), HUGE_VAL}) {
+      const State state = {{"exchange/step", {Share::replicated, {}, step, false}}};
+      EXPECT_NE(error_of([&] { load(exchange, state); }).find("exchange/step"), std::string::npos);
+    }
+    EXPECT_EQ(bytes_of_state(exchange), before);
+  });
 }
 
 // Beyond 2^31, and where only the upper half differs.

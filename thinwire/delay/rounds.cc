@@ -280,12 +280,15 @@ class Rounds::Engine {
 
   void launch(Queued next) {
     const std::lock_guard group(group_mutex_);
-    if (!agreed_) check_same_step(group_, "step", next.step);
-    if (!agreed_) check_same_step(group_, "round", round_);
-    agreed_ = true;
+    if (!agreed_) {
+      check_same_step(group_, "step", next.step);
+      check_same_step(group_, "round", round_);
+      agreed_ = true;
+      agreed_at_ = Clock::now();
+    }
     Flight flight;
     flight.round = round_++;
-    flight.begin = next.begin;
+    flight.begin = std::max(next.begin, agreed_at_);  // a message's time is not the agreement's
     flight.own_digests = std::move(next.digests);
     flight.passages.resize(lanes_.size());
     for (const auto& values : next.message)
@@ -450,7 +453,8 @@ class Rounds::Engine {
   std::vector<Lane> lanes_;
   bool several_legs_ = false;
   std::uint64_t round_ = 0;
-  bool agreed_ = false;         // all ranks are at this round
+  bool agreed_ = false;  // all ranks are at this round
+  Clock::time_point agreed_at_;
   std::deque<Flight> flights_;  // the thread's
 
   std::mutex group_mutex_;  // before mutex_ where both are taken

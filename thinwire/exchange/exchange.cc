@@ -25,6 +25,9 @@ namespace {
 // only add memory.
 constexpr std::size_t depth = 2;
 
+// States hold numbers as f64, exact up to here.
+constexpr double last_step = 0x1p53;
+
 bool has_slots(const Leg& leg) {
   return leg.reduction == Reduction::gather || leg.reduction == Reduction::scatter;
 }
@@ -177,6 +180,8 @@ class Exchange::Engine {
       fail("rank ", group_.rank(), ": state was visited inside a step; call finish() first");
     auto step = static_cast<double>(step_);
     visitor.number("exchange/step", step, Share::replicated);
+    if (!(step >= 0 && step <= last_step))
+      fail("state 'exchange/step': expected a number of steps, the checkpoint has ", step);
     agreed_ = agreed_ && static_cast<std::uint64_t>(step) == step_;
     step_ = static_cast<std::uint64_t>(step);
     for (Lane& lane : lanes_) lane.compressor->visit_state(visitor);
