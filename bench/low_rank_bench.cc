@@ -34,11 +34,11 @@ struct Arrays {
 struct Passes {
   decltype(&low_rank_take) take;
   decltype(&low_rank_project) project;
-  decltype(&low_rank_give) give;
+  decltype(&low_rank_give) give, settle;
 };
-constexpr Passes fast{low_rank_take, low_rank_project, low_rank_give};
+constexpr Passes fast{low_rank_take, low_rank_project, low_rank_give, low_rank_settle};
 constexpr Passes plain{low_rank_take_reference, low_rank_project_reference,
-                       low_rank_give_reference};
+                       low_rank_give_reference, low_rank_settle_reference};
 
 // One step of a matrix. Factors are small, so that they neither grow nor vanish over the repeats.
 void run_step(benchmark::State& state, const Passes& passes) {
@@ -47,7 +47,8 @@ void run_step(benchmark::State& state, const Passes& passes) {
     benchmark::DoNotOptimize(passes.take(a.panel, a.g.data(), a.e.data(), a.q.data(), a.p.data()));
     passes.project(a.panel, a.e.data(), a.p.data(), a.q.data());
     for (float& x : a.q) x = 1e-3f;
-    passes.give(a.panel, a.p.data(), a.q.data(), a.q.data(), a.e.data(), a.average.data());
+    passes.give(a.panel, a.p.data(), a.q.data(), a.average.data());
+    passes.settle(a.panel, a.p.data(), a.q.data(), a.e.data());
     benchmark::ClobberMemory();
   }
   state.SetBytesProcessed(state.iterations() * static_cast<std::int64_t>(a.g.size()) * 28);

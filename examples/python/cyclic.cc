@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "thinwire/compress/registry.h"
+#include "thinwire/kernels/limit.h"
 
 namespace {
 
@@ -25,11 +26,12 @@ class Cyclic final : public Compressor {
     return {Reduction::sum, DType::f32, count_at(step) * sizeof(float)};
   }
 
-  // A gradient that is not finite never enters the residual; one NaN tells the others.
+  // A gradient beyond the limit never enters the residual; one NaN tells the others.
   std::size_t encode(const Turn& turn, TensorView gradient, Bytes out) override {
     require_f32_cpu(gradient, residual_.size(), "cyclic");
     sent_.assign(count_at(turn.step), 0.0f);
-    if (!take_in(gradient.f32())) {
+    sound_ = take_in(gradient.f32());
+    if (!sound_) {
       sent_.assign(sent_.size(), std::numeric_limits<float>::quiet_NaN());
     } else {
       for_each(turn.step, [&](std::size_t k, std::size_t i) {
@@ -58,6 +60,15 @@ class Cyclic final : public Compressor {
     });
   }
 
+  std::optional<bool> sound() const override { return sound_; }
+
+  // This worker's gradient was bad, here or in another bucket: nothing of it stays.
+  void forget(const Turn& turn, std::span<const float> gradient) override {
+    undo(turn);
+    if (!sound_) return;
+    for (std::size_t i = 0; i < gradient.size(); ++i) residual_[i] -= gradient[i];
+  }
+
   void visit_state(StateVisitor& visitor) override {
     visit_by_parameter(visitor, bucket_, "v", residual_, Share::summed);
   }
@@ -76,8 +87,7 @@ class Cyclic final : public Compressor {
   }
 
   bool take_in(std::span<const float> gradient) {
-    for (const float value : gradient)
-      if (!std::isfinite(value)) return false;
+    if (!all_within_limit(gradient.data(), gradient.size())) return false;
     for (std::size_t i = 0; i < gradient.size(); ++i) residual_[i] += gradient[i];
     return true;
   }
@@ -86,6 +96,7 @@ class Cyclic final : public Compressor {
   Bucket bucket_;
   Site site_;
   std::vector<float> residual_, sent_;
+  bool sound_ = true;
 };
 
 const Scheme cyclic{

@@ -43,8 +43,8 @@ TEST_P(Chunk, FastEqualsReference) {
 TEST_P(Chunk, NonFiniteElementsKeepTheirMemory) {
   for (const Accumulate kind : all_kinds) {
     for (std::size_t at = 0; at < 70; ++at) {
-      for (const float bad :
-           {std::numeric_limits<float>::quiet_NaN(), std::numeric_limits<float>::infinity()}) {
+      for (const float bad : {std::numeric_limits<float>::quiet_NaN(),
+                              std::numeric_limits<float>::infinity(), -2 * gradient_limit}) {
         std::vector<float> g(70, 1.0f), u(70, 2.0f), v(70, 3.0f);
         g[at] = bad;
         EXPECT_FALSE(
@@ -61,8 +61,10 @@ TEST_P(Chunk, NonFiniteElementsKeepTheirMemory) {
 }
 
 TEST(ChunkValue, SumsDoNotOverflow) {
-  const std::vector<float> g(100, -std::numeric_limits<float>::max());
+  std::vector<float> g(100, -gradient_limit), v(100, -std::numeric_limits<float>::max());
   EXPECT_EQ(chunk_pass({Accumulate::none, 0}, g.data(), nullptr, nullptr, g.size()),
+            100.0 * gradient_limit);
+  EXPECT_EQ(chunk_pass({Accumulate::residual, 0}, g.data(), nullptr, v.data(), g.size()),
             100.0 * std::numeric_limits<float>::max());
 }
 

@@ -93,7 +93,7 @@ TEST_P(Dgc, TiesPassAtEveryPosition) {
 
 TEST_P(Dgc, NonFiniteAtEveryPositionIsReportedAndLeavesStateAlone) {
   for (std::size_t at = 0; at < 130; ++at) {
-    for (const float bad : {nan, -nan, inf, -inf}) {
+    for (const float bad : {nan, -nan, inf, -inf, 2 * gradient_limit}) {
       for (const Accumulate mode : all_modes) {
         auto g = make_content(Content::normal, 4, 130);
         const auto u = make_content(Content::normal, 5, 130);

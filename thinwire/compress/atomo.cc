@@ -13,6 +13,7 @@
 #include "thinwire/compress/schemes.h"
 #include "thinwire/compress/spectrum.h"
 #include "thinwire/core/random.h"
+#include "thinwire/kernels/limit.h"
 
 namespace thinwire {
 namespace {
@@ -122,15 +123,20 @@ class AtomoCodec final : public Codec {
           gradient.begin() + static_cast<std::ptrdiff_t>(layer.offset + layer.count));
       const auto kept = residual.empty() ? residual : residual.subspan(layer.offset, layer.count);
       for (std::size_t j = 0; j < kept.size(); ++j) x[j] += kept[j];
-      const bool finite = all_finite(x);
-      if (!finite) std::fill(x.begin(), x.end(), 0.0f);
+      const bool within = all_within_limit(gradient.data() + layer.offset, layer.count);
+      if (!within) std::fill(x.begin(), x.end(), 0.0f);
       const std::size_t begin = writer.used();
       const bool sound = write_layer(layer, x, !kept.empty(), random_at(seed, i), writer);
-      coded.finite = coded.finite && finite && sound;
-      if (kept.empty() || !finite) continue;
-      std::copy(x.begin(), x.end(), kept.begin());
+      coded.finite = coded.finite && within && sound;
+      if (kept.empty()) continue;
+      if (!within) {
+        add_within_limit(gradient.data() + layer.offset, kept.data(), kept.size());
+        continue;
+      }
+      std::vector<float> sent(layer.count);
       Reader reader(ConstBytes(out).subspan(begin, writer.used() - begin));
-      if (!add_layer(layer, reader, -1.0f, kept).ok()) coded.finite = false;
+      if (!add_layer(layer, reader, 1.0f, sent).ok()) coded.finite = false;
+      for (std::size_t j = 0; j < kept.size(); ++j) kept[j] = x[j] - sent[j];
     }
     coded.bytes = writer.used();
     return coded;

@@ -16,7 +16,7 @@ namespace thinwire {
 
 struct Coded {
   std::size_t bytes = 0;
-  bool finite = true;  // every x was
+  bool finite = true;  // the gradient was within the limit
 };
 
 class Codec {
@@ -29,8 +29,9 @@ class Codec {
   // Quantises x = gradient + residual, or x = gradient where residual is empty, into `out`
   // (payload_bytes() long), and leaves in residual x minus what receivers will decode: one pass, so
   // that schemes run at the speed of memory. `seed` starts this step's stream of random draws, and
-  // differs between ranks, steps and buckets. Where x is not finite the codec says so; the group of
-  // elements that share its scale is then coded as zeros and keeps its residual.
+  // differs between ranks, steps and buckets. Where an element of the gradient is beyond the limit
+  // (kernels/limit.h) the codec says so: the group of elements that share its scale is coded as
+  // zeros, and its residual takes in what is within the limit.
   virtual Coded encode(std::span<const float> gradient, std::span<float> residual,
                        std::uint64_t seed, Bytes out) = 0;
 
@@ -51,8 +52,10 @@ class Codec {
     return {};
   }
 
-  // What it steers by from step to step, where it does (a threshold).
+  // What it steers by from step to step, where it does (a threshold); and back to what that was
+  // before the last encode().
   virtual void visit_state(StateVisitor&) {}
+  virtual void forget() {}
 };
 
 }  // namespace thinwire

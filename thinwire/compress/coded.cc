@@ -2,11 +2,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "thinwire/compress/coded.h"
 
-#include <cmath>
-
 #include "thinwire/core/error.h"
 #include "thinwire/core/random.h"
-#include "thinwire/kernels/norm.h"
+#include "thinwire/kernels/limit.h"
 #include "thinwire/wire/block.h"
 
 namespace thinwire {
@@ -93,21 +91,15 @@ std::size_t CodedCompressor::encode(const Turn& turn, TensorView gradient, Bytes
   std::span<const float> fed = gradient.f32();
   FrameHeader head = header(turn.step);
   sent_.clear();
-  if (memory_.kind == Memory::momentum) {
-    // Momentum is not undone, so nothing that is not finite may enter it.
-    if (!std::isfinite(squared_norm(fed.data(), fed.size()))) {
-      head.skipped = true;
-      return seal_block(head, 0, out);
-    }
-    fed = with_momentum(fed);
-  }
+  // What is beyond the limit enters the momentum and shows there: forget() clears it.
+  if (memory_.kind == Memory::momentum) fed = with_momentum(fed);
   const Bytes payload = block_payload(out);
   const std::uint64_t seed = stream_seed(seed_, turn.step, bucket_.id, site_.rank);
   const Coded coded = codec_->encode(fed, v_, seed, payload);
   if (!v_.empty())
     sent_.assign(payload.begin(), payload.begin() + static_cast<std::ptrdiff_t>(coded.bytes));
-  head.skipped = !coded.finite;
-  if (head.skipped) undo(turn);
+  sound_ = coded.finite;
+  head.skipped = !sound_;
   return seal_block(head, coded.bytes, out);
 }
 
@@ -140,11 +132,29 @@ Status CodedCompressor::decode(const Turn& turn, const Inbox& inbox, TensorView 
   return status;
 }
 
-// Our own payload, decoded, goes back into the residual.
-void CodedCompressor::undo(const Turn&) {
-  if (!sent_.empty() && !codec_->add(sent_, 1.0f, v_).ok())
+// Our own payload, decoded: what the residual lacks.
+std::vector<float> CodedCompressor::take_sent() {
+  std::vector<float> sent(v_.size());
+  if (!sent_.empty() && !codec_->add(sent_, 1.0f, sent).ok())
     fail(who_, ": our own payload does not decode; this is a bug of the scheme");
   sent_.clear();
+  return sent;
+}
+
+void CodedCompressor::undo(const Turn&) {
+  const std::vector<float> sent = take_sent();
+  for (std::size_t i = 0; i < sent.size(); ++i) v_[i] += sent[i];
+}
+
+void CodedCompressor::forget(const Turn&, std::span<const float> gradient) {
+  const std::vector<float> sent = take_sent();
+  const float* const fed = u_.empty()         ? gradient.data()
+                           : memory_.nesterov ? fed_.data()
+                                              : u_.data();
+  if (!v_.empty())
+    take_out(Accumulate::residual, 1.0f, fed, sent.data(), nullptr, v_.data(), v_.size());
+  std::fill(u_.begin(), u_.end(), 0.0f);
+  codec_->forget();
 }
 
 void CodedCompressor::visit_state(StateVisitor& visitor) {

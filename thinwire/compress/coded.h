@@ -42,14 +42,17 @@ class CodedCompressor final : public Compressor {
 
   Leg leg(std::uint64_t step, int round) const override;
   std::size_t encode(const Turn& turn, TensorView gradient, Bytes out) override;
+  std::optional<bool> sound() const override { return sound_; }
   Status decode(const Turn& turn, const Inbox& inbox, TensorView average) override;
   void undo(const Turn& turn) override;
+  void forget(const Turn& turn, std::span<const float> gradient) override;
   void visit_state(StateVisitor& visitor) override;
 
  private:
   FrameHeader header(std::uint64_t step) const;
   Status open_all(const Inbox& inbox, const FrameHeader& expected);
   std::span<const float> with_momentum(std::span<const float> gradient);
+  std::vector<float> take_sent();
 
   std::uint8_t scheme_;
   std::uint64_t seed_;
@@ -60,6 +63,7 @@ class CodedCompressor final : public Compressor {
   std::string who_;                   // "rank 1, bucket 3", for errors
   std::vector<float> u_, v_, fed_;    // momentum, residual, and what momentum hands to the codec
   std::vector<std::byte> sent_;       // the last payload, until the next: undo() needs it
+  bool sound_ = true;                 // the last gradient was within the limit
   std::vector<ConstBytes> payloads_;  // of all ranks, while they are decoded
 };
 

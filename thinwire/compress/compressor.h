@@ -17,6 +17,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <span>
 
 #include "thinwire/core/device.h"
@@ -85,21 +86,32 @@ class Compressor {
   // Takes the gradient into memory (round 0) and writes this rank's bytes of the round; returns how
   // many. `out` is leg().bytes long (with in_place: the gradient itself), and stays untouched by
   // others until decode() of the round; for a scatter it has a slot of that length per rank, and
-  // piece_sizes() says how much of each is filled. A gradient with a NaN or Inf never enters the
-  // memory; it makes bytes that every rank's decode() answers with Code::skipped.
+  // piece_sizes() says how much of each is filled. Elements beyond the limit (kernels/limit.h: NaN,
+  // Inf, or too large) never enter the memory; they make bytes that every rank's decode() answers
+  // with Code::skipped.
   virtual std::size_t encode(const Turn& turn, TensorView gradient, Bytes out) = 0;
+
+  // Whether all elements of the gradient encoded last were within the limit. Schemes with a memory
+  // know, always; those without may not have looked.
+  virtual std::optional<bool> sound() const { return std::nullopt; }
 
   // After encode() of a scatter: the bytes for each rank. Their sum is what encode() returned.
   virtual std::span<const std::size_t> piece_sizes() const { return {}; }
 
-  // Takes in what the collective brought. The last round writes the average over the workers.
-  // Code::skipped: a rank had a non-finite gradient; `average` is then unspecified, and the
-  // exchange calls undo().
+  // Takes in what the collective brought. The last round writes the average over the workers, in
+  // place of the gradient; earlier rounds leave it alone, since forget() may need it. Code::skipped:
+  // a rank's gradient was beyond the limit; `average` is then unspecified, and the exchange calls
+  // undo() or forget().
   virtual Status decode(const Turn& turn, const Inbox& inbox, TensorView average) = 0;
 
   // The step encoded last did not take place: put back what was sent, so that nothing is lost. Only
   // after round 0 of that step was encoded, and before the next encode.
   virtual void undo(const Turn& turn) = 0;
+
+  // The same on a rank whose gradient was beyond the limit, in this bucket or another: memory keeps
+  // nothing of the step. What waited there before stays, to rounding; momentum starts anew.
+  // `gradient` is what was encoded. kernels/limit.h has the way back, element by element.
+  virtual void forget(const Turn& turn, std::span<const float> /*gradient*/) { undo(turn); }
 
   virtual void visit_state(StateVisitor& visitor) = 0;
 };

@@ -6,8 +6,8 @@
 //     select=previous   one round: the chunks that the last step's norms picked, then the norms
 //
 // A norm travels as the mean magnitude of its chunk: the same order where chunks are equal, fair to
-// a shorter last one. A gradient that is not finite makes its chunk's norm NaN, which every worker
-// sees in the sum.
+// a shorter last one. An element beyond the limit (kernels/limit.h) makes its chunk's norm NaN,
+// which every worker sees in the sum.
 // SPDX-License-Identifier: Apache-2.0
 #include <algorithm>
 #include <bit>
@@ -112,6 +112,8 @@ class CscCompressor final : public Compressor {
     return out.size();
   }
 
+  std::optional<bool> sound() const override { return all_finite(sums_); }
+
   Status decode(const Turn& turn, const Inbox& inbox, TensorView average) override {
     require_f32_cpu(average, bucket_.elements(), who_);
     const bool has_chunks = turn.round == 1 || settings_.previous;
@@ -133,6 +135,11 @@ class CscCompressor final : public Compressor {
   void undo(const Turn&) override {
     memory_.undo();
     norms_ = norms_before_;
+  }
+
+  void forget(const Turn& turn, std::span<const float> gradient) override {
+    undo(turn);
+    memory_.forget(gradient);
   }
 
   void visit_state(StateVisitor& visitor) override {

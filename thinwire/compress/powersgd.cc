@@ -5,11 +5,13 @@
 //     round 1   Q = M^T P     sum;  M' = P Q^T / N is the average, M - M' stays as error
 //
 // One-dimensional and unprofitable tensors travel as they are, in the sum of round 0.
+//
+// What was sent leaves the error when the next gradient is taken in, panel by panel, while it is in
+// a cache anyway. Until then v holds M, and undo() has nothing to compute: whatever other ranks sent,
+// it is exact.
 // SPDX-License-Identifier: Apache-2.0
 #include <algorithm>
 #include <atomic>
-#include <cmath>
-#include <cstring>
 #include <limits>
 
 #include "thinwire/compress/basis.h"
@@ -17,6 +19,7 @@
 #include "thinwire/compress/schemes.h"
 #include "thinwire/core/random.h"
 #include "thinwire/kernels/average.h"
+#include "thinwire/kernels/limit.h"
 #include "thinwire/kernels/low_rank.h"
 
 namespace thinwire {
@@ -74,9 +77,9 @@ class PowerSgdCompressor final : public Compressor {
     require_f32_cpu(gradient, bucket_.elements(), who_);
     auto* floats = reinterpret_cast<float*>(out.data());
     if (turn.round == 0) {
-      // The sum carries a NaN to every rank; the memory has taken what was finite.
-      if (!take(at(turn.step), turn.step, gradient.f32(), floats))
-        floats[0] = std::numeric_limits<float>::quiet_NaN();
+      // The sum carries a NaN to every rank; the memory has taken what was within the limit.
+      sound_ = take(at(turn.step), turn.step, gradient.f32(), floats);
+      if (!sound_) floats[0] = std::numeric_limits<float>::quiet_NaN();
     } else if (!out.empty()) {
       project(floats);
     }
@@ -87,29 +90,29 @@ class PowerSgdCompressor final : public Compressor {
     require_f32_cpu(average, bucket_.elements(), who_);
     const LowRankLayout& layout = at(turn.step);
     const auto* floats = reinterpret_cast<const float*>(inbox.data.data());
-    const bool finite = turn.round == 0 ? receive_p(layout, floats, average.f32())
-                                        : receive_q(layout, floats, turn.step, average.f32());
-    if (finite) return {};
-    return {Code::skipped, "a rank's gradient was not finite, or too large for products in f32"};
+    const bool finite =
+        turn.round == 0 ? receive_p(layout, floats) : receive_q(layout, floats, turn.step);
+    if (!finite)
+      return {Code::skipped, "a rank's gradient was not finite, or too large for products in f32"};
+    if (turn.round + 1 == rounds()) give(layout, average.f32());
+    return {};
   }
 
+  std::optional<bool> sound() const override { return sound_; }
+
   // Back to gradient + error, which the next step then sends.
-  void undo(const Turn& turn) override {
-    const LowRankLayout& layout = at(turn.step);
-    if (given_) {
-      for (const ThinMatrix& matrix : layout.matrices) take_back(matrix);
-      std::swap(q_, next_q_);
-    }
-    given_ = false;
-    std::size_t at = 0;
-    for (const PlainPart& plain : layout.plain) {
-      std::copy_n(sent_.begin() + static_cast<std::ptrdiff_t>(at), plain.count,
-                  v_.begin() + static_cast<std::ptrdiff_t>(plain.offset));
-      at += plain.count;
-    }
+  void undo(const Turn&) override {
+    if (given_ == &layout_ && !layout_.matrices.empty()) std::swap(q_, next_q_);
+    given_ = nullptr;
+  }
+
+  void forget(const Turn& turn, std::span<const float> gradient) override {
+    undo(turn);
+    take_out(Accumulate::residual, 1.0f, gradient.data(), nullptr, nullptr, v_.data(), v_.size());
   }
 
   void visit_state(StateVisitor& visitor) override {
+    settle();
     visit_by_parameter(visitor, bucket_, "v", v_, Share::summed);
     if (!settings_.warm_start) return;
     for (const ThinMatrix& matrix : layout_.matrices) {
@@ -138,45 +141,55 @@ class PowerSgdCompressor final : public Compressor {
   // Round 0: the gradient into the error, P and what travels plainly into `out`.
   bool take(const LowRankLayout& layout, std::uint64_t step, std::span<const float> gradient,
             float* out) {
-    std::atomic<bool> finite = true;
-    given_ = false;
+    std::atomic<bool> sound = true;
+    if (given_ != &layout) settle();  // the warm-up has ended
     if (!settings_.warm_start) start_afresh(step);
     for (const ThinMatrix& matrix : layout.matrices) {
       for_rows(matrix, [&](const Panel& panel, std::size_t first) {
         const std::size_t at = matrix.offset + first * matrix.cols;
+        if (given_) settle(matrix, panel, first);
         if (!low_rank_take(panel, gradient.data() + at, v_.data() + at, q_.data() + matrix.q,
                            out + matrix.p + first * matrix.rank))
-          finite = false;
+          sound = false;
       });
     }
-    sent_.resize(layout.plain_count);
-    std::size_t at = 0;
+    float* to = out + layout.p;
     for (const PlainPart& plain : layout.plain) {
-      for (std::size_t i = plain.offset; i < plain.offset + plain.count; ++i, ++at) {
-        const float sum = v_[i] + gradient[i];
-        const bool good = std::isfinite(sum);
-        if (!good) finite = false;
-        sent_[at] = good ? sum : v_[i];
+      for (std::size_t i = plain.offset; i < plain.offset + plain.count; ++i) {
+        const float before = given_ ? 0.0f : v_[i];
+        const bool good = within_limit(gradient[i]);
+        if (!good) sound = false;
+        *to++ = v_[i] = good ? before + gradient[i] : before;
       }
     }
-    if (!sent_.empty()) std::memcpy(out + layout.p, sent_.data(), sent_.size() * sizeof(float));
-    return finite;
+    given_ = nullptr;
+    return sound;
   }
 
-  // After round 0: the plain averages are final, P becomes a basis.
-  bool receive_p(const LowRankLayout& layout, const float* sum, std::span<float> average) {
+  // Takes what the last step sent out of these rows.
+  void settle(const ThinMatrix& matrix, const Panel& panel, std::size_t first) {
+    low_rank_settle(panel, p_.data() + matrix.p + first * matrix.rank, kept_q() + matrix.q,
+                    v_.data() + matrix.offset + first * matrix.cols);
+  }
+
+  void settle() {
+    if (!given_) return;
+    for (const ThinMatrix& matrix : given_->matrices) {
+      for_rows(matrix,
+               [&](const Panel& panel, std::size_t first) { settle(matrix, panel, first); });
+    }
+    for (const PlainPart& plain : given_->plain)
+      std::fill_n(v_.begin() + static_cast<std::ptrdiff_t>(plain.offset), plain.count, 0.0f);
+    given_ = nullptr;
+  }
+
+  // After round 0: the plain averages are known, P becomes a basis.
+  bool receive_p(const LowRankLayout& layout, const float* sum) {
     const float share = 1.0f / static_cast<float>(site_.world);
     std::copy_n(sum, layout.p, p_.begin());
-    bool finite = scale_finite(p_.data(), layout.p, share);
-    const float* from = sum + layout.p;
-    for (const PlainPart& plain : layout.plain) {
-      std::copy_n(from, plain.count, average.data() + plain.offset);
-      finite = scale_finite(average.data() + plain.offset, plain.count, share) && finite;
-      from += plain.count;
-    }
-    if (!finite) return false;
-    for (const PlainPart& plain : layout.plain)
-      std::fill_n(v_.begin() + static_cast<std::ptrdiff_t>(plain.offset), plain.count, 0.0f);
+    plain_.assign(sum + layout.p, sum + layout.p + layout.plain_count);
+    const bool finite = scale_finite(p_.data(), layout.p, share);
+    if (!scale_finite(plain_.data(), plain_.size(), share) || !finite) return false;
     for (const ThinMatrix& matrix : layout.matrices)
       orthonormalise({p_.data() + matrix.p, matrix.rows, matrix.rank, matrix.rank, 1},
                      std::nullopt);
@@ -194,24 +207,29 @@ class PowerSgdCompressor final : public Compressor {
     std::copy_n(out, own_q_.size(), own_q_.begin());
   }
 
-  // After round 1: the averages, the error, and the next step's Q.
-  bool receive_q(const LowRankLayout& layout, const float* sum, std::uint64_t step,
-                 std::span<float> average) {
+  // After round 1: everybody's Q, and the next step's.
+  bool receive_q(const LowRankLayout& layout, const float* sum, std::uint64_t step) {
     std::copy_n(sum, layout.q, mean_q_.begin());
     if (!scale_finite(mean_q_.data(), layout.q, 1.0f / static_cast<float>(site_.world)))
       return false;
+    if (!layout.matrices.empty()) find_next_q(step);
+    return true;
+  }
+
+  // The averages, when all rounds have arrived.
+  void give(const LowRankLayout& layout, std::span<float> average) {
     for (const ThinMatrix& matrix : layout.matrices) {
-      const float* mean = mean_q_.data() + matrix.q;
-      const float* kept = kept_q() + matrix.q;
       for_rows(matrix, [&](const Panel& panel, std::size_t first) {
-        const std::size_t at = matrix.offset + first * matrix.cols;
-        low_rank_give(panel, p_.data() + matrix.p + first * matrix.rank, mean, kept, v_.data() + at,
-                      average.data() + at);
+        low_rank_give(panel, p_.data() + matrix.p + first * matrix.rank, mean_q_.data() + matrix.q,
+                      average.data() + matrix.offset + first * matrix.cols);
       });
     }
-    given_ = !layout.matrices.empty();
-    if (given_) find_next_q(step);
-    return true;
+    auto from = plain_.cbegin();
+    for (const PlainPart& plain : layout.plain) {
+      std::copy_n(from, plain.count, average.data() + plain.offset);
+      from += static_cast<std::ptrdiff_t>(plain.count);
+    }
+    given_ = &layout;
   }
 
   // Only the space of Q's columns counts, so they go orthonormal into the next step: their length
@@ -228,29 +246,19 @@ class PowerSgdCompressor final : public Compressor {
     return settings_.error == ErrorOf::local ? own_q_.data() : mean_q_.data();
   }
 
-  void take_back(const ThinMatrix& matrix) {
-    for (std::size_t i = 0; i < matrix.rows; ++i) {
-      for (std::size_t j = 0; j < matrix.cols; ++j) {
-        float sum = 0;
-        for (std::size_t k = 0; k < matrix.rank; ++k)
-          sum += p_[matrix.p + i * matrix.rank + k] * kept_q()[matrix.q + k * matrix.cols + j];
-        v_[matrix.offset + i * matrix.cols + j] += sum;
-      }
-    }
-  }
-
   Settings settings_;
   Bucket bucket_;
   Site site_;
   std::string who_;                    // for errors
   LowRankLayout layout_, everything_;  // ... and that of the warm-up
-  std::vector<float>
-      v_;  // the error; in mid-step M; of plain elements zero, but after a voided step
+  std::vector<float> v_;       // M of the last step: the error, once what was sent is settled
   std::vector<float> p_, q_;   // q_: orthonormal, of this step until its end
   std::vector<float> next_q_;  // after the step's end: what q_ was
   std::vector<float> mean_q_, own_q_;
-  std::vector<float> sent_;  // plain elements of this step, until the next: undo() needs them
-  bool given_ = false;       // v_ is without what was sent, q_ is the next step's
+  std::vector<float> plain_;  // averages of plain elements, until the last round
+  const LowRankLayout* given_ =
+      nullptr;         // v_ still holds what went out by this; q_ is the next step's
+  bool sound_ = true;  // the last gradient was within the limit
 };
 
 }  // namespace

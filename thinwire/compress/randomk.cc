@@ -72,12 +72,14 @@ class RandomkCompressor final : public Compressor {
       memory_.send(picks_, Velocity::mask, out);
     }
     // One NaN is enough for every rank to see it in the sum, wherever in the gradient it was.
-    if (!std::all_of(sums_.begin(), sums_.end(), [](double sum) { return std::isfinite(sum); })) {
+    if (!all_finite(sums_)) {
       const float nan = std::numeric_limits<float>::quiet_NaN();
       std::memcpy(out.data(), &nan, sizeof nan);
     }
     return out.size();
   }
+
+  std::optional<bool> sound() const override { return all_finite(sums_); }
 
   Status decode(const Turn& turn, const Inbox& inbox, TensorView average) override {
     require_f32_cpu(average, bucket_.elements(), who_);
@@ -89,6 +91,10 @@ class RandomkCompressor final : public Compressor {
   }
 
   void undo(const Turn&) override { memory_.undo(); }
+  void forget(const Turn& turn, std::span<const float> gradient) override {
+    undo(turn);
+    memory_.forget(gradient);
+  }
   void visit_state(StateVisitor& visitor) override { memory_.visit_state(visitor); }
 
  private:

@@ -6,8 +6,10 @@
 #include <bit>
 #include <cmath>
 #include <cstring>
+#include <limits>
 
 #include "thinwire/core/parallel.h"
+#include "thinwire/kernels/limit.h"
 
 namespace thinwire {
 namespace {
@@ -66,11 +68,19 @@ void for_blocks(std::size_t count, const Body& body) {
                [&](std::size_t k) { body(k * block, std::min(block, count - k * block)); });
 }
 
+// Sums that are not finite where the gradient is beyond the limit. The look at it brings the block
+// into a cache, where the scan then finds it.
+SignSums scan_block(const float* g, const float* r, std::size_t count, std::uint8_t* bits) {
+  constexpr double infinity = std::numeric_limits<double>::infinity();
+  if (!all_within_limit(g, count)) return {infinity, -infinity, 0};
+  return sign_scan(g, r, count, bits);
+}
+
 SignSums scan_group(const float* g, const float* r, std::size_t count, std::uint8_t* bits) {
-  if (count <= block) return sign_scan(g, r, count, bits);
+  if (count <= block) return scan_block(g, r, count, bits);
   std::vector<SignSums> parts((count + block - 1) / block);
   for_blocks(count, [&](std::size_t at, std::size_t size) {
-    parts[at / block] = sign_scan(g + at, r == nullptr ? r : r + at, size, bits + at / 8);
+    parts[at / block] = scan_block(g + at, r == nullptr ? r : r + at, size, bits + at / 8);
   });
   SignSums sums;
   for (const SignSums& part : parts)
@@ -113,14 +123,14 @@ SignCodec::SignCodec(SignLevels levels, const std::vector<SignGroup>& groups)
 Coded SignCodec::encode(std::span<const float> gradient, std::span<float> residual, std::uint64_t,
                         Bytes out) {
   const std::size_t runs = runs_.size() - 1;
-  std::vector<char> finite(runs, 1);
+  std::vector<char> sound(runs, 1);
   float* const r = residual.empty() ? nullptr : residual.data();
   parallel_for(runs, [&](std::size_t run) {
     for (std::size_t k = runs_[run]; k < runs_[run + 1]; ++k) {
-      if (!encode_group(places_[k], gradient.data(), r, out)) finite[run] = 0;
+      if (!encode_group(places_[k], gradient.data(), r, out)) sound[run] = 0;
     }
   });
-  return {bytes_, std::find(finite.begin(), finite.end(), 0) == finite.end()};
+  return {bytes_, std::find(sound.begin(), sound.end(), 0) == sound.end()};
 }
 
 bool SignCodec::encode_group(const Place& place, const float* g, float* r, Bytes out) const {
@@ -129,17 +139,20 @@ bool SignCodec::encode_group(const Place& place, const float* g, float* r, Bytes
   if (r != nullptr) r += first;
   auto* bits = reinterpret_cast<std::uint8_t*>(out.data() + place.bits);
   const SignSums sums = scan_group(g, r, count, bits);
-  const bool finite = std::isfinite(sums.high) && std::isfinite(sums.low);
-  const Levels levels = finite ? levels_of(sums, count) : Levels{};
+  const bool sound = std::isfinite(sums.high) && std::isfinite(sums.low);
+  const Levels levels = sound ? levels_of(sums, count) : Levels{};
   write_levels(levels, out.data() + place.levels);
   // Bits without a meaning are zero: a payload has one spelling.
   if (levels.low == 0) std::fill_n(bits, bytes_of_bits(count), std::uint8_t{0});
-  if (finite && r != nullptr) {
-    for_blocks(count, [&](std::size_t at, std::size_t size) {
+  if (r == nullptr) return sound;
+  for_blocks(count, [&](std::size_t at, std::size_t size) {
+    if (sound) {
       sign_settle(g + at, r + at, size, levels.high, levels.low);
-    });
-  }
-  return finite;
+    } else {
+      add_within_limit(g + at, r + at, size);
+    }
+  });
+  return sound;
 }
 
 SignCodec::Levels SignCodec::levels_of(const SignSums& sums, std::size_t count) const {

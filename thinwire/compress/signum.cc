@@ -58,11 +58,15 @@ class SignumCompressor final : public Compressor {
   std::size_t encode(const Turn& turn, TensorView gradient, Bytes out) override {
     require_f32_cpu(gradient, m_.size(), who_);
     const float* g = gradient.f32().data();
-    if (travel_ == Travel::sum) return encode_sum(take_in(g, signs_.data()), out);
+    if (travel_ == Travel::sum) {
+      take_in(g, signs_.data());
+      return encode_sum(out);
+    }
     const Bytes payload = block_payload(out);
     auto* signs = reinterpret_cast<std::uint8_t*>(payload.data() + votes_signs_at(m_.size()));
     FrameHeader head = header(turn.step);
-    head.skipped = !take_in(g, signs);
+    take_in(g, signs);
+    head.skipped = !sound_;
     const std::size_t bytes = seal_votes(m_.size(), std::as_bytes(std::span(zeros_)), payload);
     return seal_block(head, bytes, out);
   }
@@ -73,8 +77,13 @@ class SignumCompressor final : public Compressor {
                                   : decode_votes(turn.step, inbox, average.f32());
   }
 
+  std::optional<bool> sound() const override { return sound_; }
+
   // Nothing was taken out of the momentum, so nothing returns to it.
   void undo(const Turn&) override {}
+  void forget(const Turn&, std::span<const float>) override {
+    std::fill(m_.begin(), m_.end(), 0.0f);
+  }
 
   void visit_state(StateVisitor& visitor) override {
     visit_by_parameter(visitor, bucket_, "m", m_, Share::local);
@@ -90,24 +99,24 @@ class SignumCompressor final : public Compressor {
     return header;
   }
 
-  // The gradient into the momentum; its signs and zeros as bits. False when it was not finite.
-  bool take_in(const float* g, std::uint8_t* signs) {
+  // The gradient into the momentum; its signs and zeros as bits.
+  void take_in(const float* g, std::uint8_t* signs) {
     const std::size_t runs = (m_.size() + run_elements - 1) / run_elements;
-    std::vector<char> finite(runs, 1);
+    std::vector<char> sound(runs, 1);
     parallel_for(runs, [&](std::size_t run) {
       const std::size_t at = run * run_elements, count = std::min(run_elements, m_.size() - at);
-      finite[run] = signum_pass(momentum_, g + at, m_.data() + at, count, signs + at / 8,
-                                zeros_.data() + at / 8);
+      sound[run] = signum_pass(momentum_, g + at, m_.data() + at, count, signs + at / 8,
+                               zeros_.data() + at / 8);
     });
-    return std::find(finite.begin(), finite.end(), 0) == finite.end();
+    sound_ = std::find(sound.begin(), sound.end(), 0) == sound.end();
   }
 
-  // A byte per vote, and one more that is set where a gradient was not finite.
-  std::size_t encode_sum(bool finite, Bytes out) const {
+  // A byte per vote, and one more that is set where a gradient was beyond the limit.
+  std::size_t encode_sum(Bytes out) const {
     auto* votes = reinterpret_cast<std::int8_t*>(out.data());
     for (std::size_t i = 0; i < m_.size(); ++i)
       votes[i] = static_cast<std::int8_t>(int{m_[i] > 0} - int{m_[i] < 0});
-    votes[m_.size()] = finite ? 0 : 1;
+    votes[m_.size()] = sound_ ? 0 : 1;
     return m_.size() + 1;
   }
 
@@ -164,6 +173,7 @@ class SignumCompressor final : public Compressor {
   Site site_;
   std::string who_;
   std::vector<float> m_;
+  bool sound_ = true;                        // the last gradient was within the limit
   std::vector<std::uint8_t> zeros_, signs_;  // bits of the last step; signs_ only with travel=sum
   std::vector<VoteReader> readers_;
 };

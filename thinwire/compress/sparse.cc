@@ -112,15 +112,15 @@ float SparseCompressor::clip_scale(const Turn& turn, std::span<const float> grad
 std::size_t SparseCompressor::encode(const Turn& turn, TensorView gradient, Bytes out) {
   require_f32_cpu(gradient, bucket_.elements(), who_);
   const Plan now = plan(turn.step);
-  const float scale = clip_scale(turn, gradient.f32());
+  scale_ = clip_scale(turn, gradient.f32());
   survivors_ = {};
-  finite_ =
-      !std::isnan(scale) && memory_.step(gradient.f32(), scale, now.density, turn.step, survivors_);
-  if (!finite_) undo(turn);
+  sound_ = !std::isnan(scale_) &&
+           memory_.step(gradient.f32(), scale_, now.density, turn.step, survivors_);
+  if (!sound_) undo(turn);
   sent_ = survivors_.value;
   if (now.dense) return encode_dense(out);
   FrameHeader header = now.header;
-  header.skipped = !finite_;
+  header.skipped = !sound_;
   const std::size_t bytes = encode_sparse(header, survivors_.index, sent_, settings_.index, out);
   memory_.settle(survivors_, sent_);
   return bytes;
@@ -133,7 +133,7 @@ std::size_t SparseCompressor::encode_dense(Bytes out) const {
   };
   for (std::size_t i = 0; i < survivors_.size(); ++i) put(survivors_.index[i], survivors_.value[i]);
   // One NaN is enough for every rank to see it in the sum.
-  if (!finite_) put(0, std::numeric_limits<float>::quiet_NaN());
+  if (!sound_) put(0, std::numeric_limits<float>::quiet_NaN());
   return out.size();
 }
 
@@ -178,6 +178,11 @@ Status SparseCompressor::decode_frames(const Plan& plan, const Inbox& inbox,
 void SparseCompressor::undo(const Turn&) {
   memory_.undo(survivors_);
   survivors_ = {};
+}
+
+void SparseCompressor::forget(const Turn& turn, std::span<const float> gradient) {
+  undo(turn);
+  memory_.forget(gradient, scale_);
 }
 
 void SparseCompressor::visit_state(StateVisitor& visitor) { memory_.visit_state(visitor); }

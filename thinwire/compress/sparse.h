@@ -36,8 +36,10 @@ class SparseCompressor final : public Compressor {
   bool needs_norm() const override { return settings_.clip > 0 && settings_.clip_global; }
   Leg leg(std::uint64_t step, int round) const override;
   std::size_t encode(const Turn& turn, TensorView gradient, Bytes out) override;
+  std::optional<bool> sound() const override { return sound_; }
   Status decode(const Turn& turn, const Inbox& inbox, TensorView average) override;
   void undo(const Turn& turn) override;
+  void forget(const Turn& turn, std::span<const float> gradient) override;
   void visit_state(StateVisitor& visitor) override;
 
  private:
@@ -63,7 +65,8 @@ class SparseCompressor final : public Compressor {
   DgcMemory memory_;
   Survivors survivors_;      // of the last step, until the next: undo() needs them
   std::vector<float> sent_;  // what receivers decode for them
-  bool finite_ = true;       // the last gradient was
+  bool sound_ = true;        // the last gradient was within the limit
+  float scale_ = 1;          // ... by which it was clipped
   std::vector<Sparse> received_;
 };
 

@@ -10,6 +10,7 @@
 #include <limits>
 
 #include "thinwire/core/parallel.h"
+#include "thinwire/kernels/limit.h"
 #include "thinwire/kernels/sign.h"
 #include "thinwire/memory/quota.h"
 
@@ -54,7 +55,7 @@ ThresholdCodec::ThresholdCodec(const ThresholdSettings& settings, const Bucket& 
       elements_(bucket.elements()) {
   const auto add = [&](std::size_t first, std::size_t count) {
     if (count == 0) return;
-    segments_.push_back({first, count, planes_, settings.tau});
+    segments_.push_back({first, count, planes_, settings.tau, settings.tau});
     planes_ += 2 * plane_bytes(count);
   };
   if (settings.per_layer) {
@@ -71,24 +72,25 @@ Coded ThresholdCodec::encode(std::span<const float> gradient, std::span<float> r
   const Bytes planes = out.subspan(head_bytes(), planes_);
   float* const r = residual.empty() ? nullptr : residual.data();
   std::size_t sent = 0;
-  bool finite = true;
+  bool sound = true;
   std::byte* tau_at = out.data() + 1;
   for (Segment& segment : segments_) {
+    segment.before = segment.tau;
     const float tau = tau_for(segment, gradient.data(), r);
     std::memcpy(tau_at, &tau, sizeof tau);
     tau_at += sizeof tau;
     const ThresholdTally tally = sweep(segment, tau, gradient.data(), r, planes);
     steer(segment, tau, tally, r != nullptr);
     sent += tally.sent;
-    finite = finite && tally.finite;
+    sound = sound && tally.finite;
   }
   out[0] = dense_form;
-  if (2 * sent > elements_) return {payload_bytes(), finite};
+  if (2 * sent > elements_) return {payload_bytes(), sound};
   const std::size_t bytes = encode_sparse_form(planes);
-  if (bytes >= planes.size()) return {payload_bytes(), finite};
+  if (bytes >= planes.size()) return {payload_bytes(), sound};
   out[0] = sparse_form;
   std::copy_n(frame_.begin(), bytes, planes.begin());
-  return {head_bytes() + bytes, finite};
+  return {head_bytes() + bytes, sound};
 }
 
 // The threshold of this step. Where none is known: the one that sends the wanted share of x, found
@@ -100,7 +102,7 @@ float ThresholdCodec::tau_for(const Segment& segment, const float* g, const floa
   for (std::size_t i = 0; i < samples; ++i) {
     const std::size_t at = segment.first + segment.count * i / samples;
     const float x = std::fabs(r == nullptr ? g[at] : g[at] + r[at]);
-    magnitudes.push_back(std::isfinite(x) ? x : 0);
+    magnitudes.push_back(within_limit(g[at]) ? x : 0);
   }
   const std::size_t rank = Quota::of(samples, settings_.density).wanted - 1;
   const auto nth = magnitudes.begin() + static_cast<std::ptrdiff_t>(rank);
@@ -220,6 +222,10 @@ Status ThresholdCodec::add_sparse(ConstBytes frame, std::span<const float> taus,
     target[at] += sparse.values[i] * taus[k];
   }
   return {};
+}
+
+void ThresholdCodec::forget() {
+  for (Segment& segment : segments_) segment.tau = segment.before;
 }
 
 void ThresholdCodec::visit_state(StateVisitor& visitor) {

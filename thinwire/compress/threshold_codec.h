@@ -30,12 +30,14 @@ class ThresholdCodec final : public Codec {
                Bytes out) override;
   Status add(ConstBytes payload, float share, std::span<float> target) const override;
   void visit_state(StateVisitor& visitor) override;
+  void forget() override;
 
  private:
   struct Segment {
     std::size_t first = 0, count = 0;  // elements; at least one
     std::size_t bits = 0;              // where its planes begin behind the head of a payload
     double tau = 0;                    // of the next step; 0: unknown
+    double before = 0;                 // tau before the last step: what forget() goes back to
   };
 
   std::size_t head_bytes() const { return 1 + segments_.size() * sizeof(float); }

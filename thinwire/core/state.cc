@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <bit>
+#include <cmath>
 #include <cstdio>
 #include <cstring>
 #include <filesystem>
@@ -123,6 +124,12 @@ void StateLoader::tensor(const std::string& name, std::span<float> values, Share
   if (entry.values.size() != values.size()) {
     fail("state '", name, "': expected ", values.size(), " elements, the checkpoint has ",
          entry.values.size());
+  }
+  const auto bad = std::find_if_not(entry.values.begin(), entry.values.end(),
+                                    [](float value) { return std::isfinite(value); });
+  if (bad != entry.values.end()) {
+    fail("state '", name, "': element ", bad - entry.values.begin(), " is ", *bad,
+         ", expected a finite number; load an earlier checkpoint");
   }
   std::copy(entry.values.begin(), entry.values.end(), values.begin());
 }

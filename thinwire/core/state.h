@@ -56,8 +56,8 @@ class StateSaver final : public StateVisitor {
   State& state_;
 };
 
-// Copies `state` back into everything visited. A missing entry or another size throws an Error that
-// names it, before anything of that entry is changed; load into freshly made parts, or save first,
+// Copies `state` back into everything visited. A missing entry, another size, or an element that is
+// not finite throws an Error that names it, before anything of that entry is changed; load into freshly made parts, or save first,
 // when half a load would hurt.
 class StateLoader final : public StateVisitor {
  public:

@@ -14,6 +14,7 @@
 #include "thinwire/core/error.h"
 #include "thinwire/delay/fit.h"
 #include "thinwire/exchange/agreement.h"
+#include "thinwire/kernels/limit.h"
 #include "thinwire/kernels/norm.h"
 
 namespace thinwire {
@@ -187,7 +188,7 @@ class Rounds::Engine {
     std::vector<std::size_t> digest_sizes;
     Pending digest_pending;
     double squared_norm = 0;
-    std::string broken;  // the first parameter whose update is not finite here
+    std::string fault;  // which parameter of ours is beyond the limit
     Clock::time_point begin;
     bool there = false;
     double seconds = 0;  // from begin until it was there
@@ -293,21 +294,27 @@ class Rounds::Engine {
     flight.passages.resize(lanes_.size());
     for (const auto& values : next.message)
       flight.squared_norm += squared_norm(values.data(), values.size());
-    if (!std::isfinite(flight.squared_norm)) flight.broken = first_broken(next.message);
     for (std::size_t b = 0; b < lanes_.size(); ++b)
       flight.passages[b].values = std::move(next.message[b]);
+    constexpr double most = double{gradient_limit} * gradient_limit;
+    if (!(flight.squared_norm <= most)) flight.fault = fault_of(flight);
     if (own_) flight.own.resize(lanes_.size());
     flights_.push_back(std::move(flight));  // first: collectives keep pointers into it
     for (std::size_t b = 0; b < lanes_.size(); ++b) encode(flights_.back(), b, 0);
     if (!flights_.back().own_digests.empty()) send_digests(flights_.back());
   }
 
-  std::string first_broken(const Message& message) const {
-    for (std::size_t b = 0; b < lanes_.size(); ++b)
-      for (const Parameter& parameter : lanes_[b].bucket.parameters)
-        if (!std::isfinite(squared_norm(message[b].data() + parameter.offset, parameter.count)))
+  // The first parameter whose update is beyond the limit; nobody averages such a message.
+  std::string fault_of(const Flight& flight) const {
+    for (std::size_t b = 0; b < lanes_.size(); ++b) {
+      const std::vector<float>& values = flight.passages[b].values;
+      if (all_within_limit(values.data(), values.size())) continue;
+      for (const Parameter& parameter : lanes_[b].bucket.parameters) {
+        if (!all_within_limit(values.data() + parameter.offset, parameter.count))
           return parameter.name;
-    return "";
+      }
+    }
+    return {};
   }
 
   void send_digests(Flight& flight) {
@@ -377,8 +384,9 @@ class Rounds::Engine {
       inbox.slot_bytes = passage.leg.bytes;
       inbox.sizes = sizes;
     }
-    check(lanes_[b].reader->decode({flight.round, 0, {}, 0}, inbox, flight.own[b]), inbox, flight,
-          b);
+    const Status status = lanes_[b].reader->decode({flight.round, 0, {}, 0}, inbox, flight.own[b]);
+    // A message that makes the round void must still leave: all ranks see it when it lands.
+    if (status.code != Code::skipped) check(status, inbox, flight, b);
   }
 
   void land() {
@@ -428,12 +436,12 @@ class Rounds::Engine {
   void check(const Status& status, const Inbox& inbox, const Flight& flight, std::size_t b) const {
     if (status.ok()) return;
     if (status.code == Code::skipped)
-      fail(where(flight.round, b), ": ",
-           flight.broken.empty()
-               ? std::string("another worker's update, or the sum of all, is not finite")
-               : "this worker's update of parameter '" + flight.broken + "' is not finite",
-           ": the training has diverged; take a smaller learning rate or delay, and restart from a "
-           "checkpoint");
+      fail(
+          where(flight.round, b), ": ",
+          flight.fault.empty() ? "another worker's update, or the sum of all,"
+                               : "this worker's update of parameter '" + flight.fault + "'",
+          " is not finite, or beyond 2^90: the training has diverged; take a smaller learning rate "
+          "or delay, and restart from a checkpoint");
     fail(where(flight.round, b),
          inbox.culprit < 0 ? "" : ", bytes from rank " + std::to_string(inbox.culprit), ": ",
          status.what, "; restart from the last checkpoint");

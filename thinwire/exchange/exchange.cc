@@ -4,12 +4,14 @@
 
 #include <algorithm>
 #include <chrono>
+#include <cmath>
 #include <condition_variable>
 #include <deque>
 #include <exception>
 #include <mutex>
 #include <optional>
 #include <thread>
+#include <utility>
 
 #include "thinwire/compress/registry.h"
 #include "thinwire/core/error.h"
@@ -91,6 +93,7 @@ class Exchange::Engine {
       }
       validate(buckets[i]);
       needs_norm_ = needs_norm_ || compressors[i]->needs_norm();
+      remembers_ = remembers_ || compressors[i]->sound().has_value();
     }
     check_agreement(group, buckets, description + options.str());
     for (std::size_t i = 0; i < buckets.size(); ++i) {
@@ -218,6 +221,13 @@ class Exchange::Engine {
     Parcel* parcel = nullptr;  // where several buckets travel together; `lane` is the first of them
   };
 
+  // What a bucket's last round has brought, until it is decoded.
+  struct Arrival {
+    std::size_t lane = 0;
+    int round = 0;
+    Inbox inbox;
+  };
+
   std::string where(std::size_t bucket) const {
     return "rank " + std::to_string(group_.rank()) + ", step " + std::to_string(step_) +
            ", bucket " + std::to_string(bucket);
@@ -269,13 +279,25 @@ class Exchange::Engine {
       squared_norm = norm_of_all();
     }
     bool skipped = false;
+    sound_ = true;
+    arrivals_.clear();
     std::deque<Flight> flights;
     for (std::size_t i = 0; i < lanes_.size(); ++i) {
       if (!wait_for([&] { return lanes_[i].ready; })) return false;
       launch(flights, i, 0, squared_norm);
       if (flights.size() > depth) advance(flights, squared_norm, skipped);
     }
-    for (flush(flights); !flights.empty(); flush(flights)) advance(flights, squared_norm, skipped);
+    // Only now is it known whether this rank's gradients are sound, and averages may replace them.
+    // That starts no collective, so it may be done while the last ones are on their way.
+    for (flush(flights); !flights.empty() || !arrivals_.empty(); flush(flights)) {
+      if (!arrivals_.empty() && may_wait(flights)) {
+        finish_arrival(squared_norm, skipped);
+      } else {
+        advance(flights, squared_norm, skipped);
+      }
+    }
+    if (!sound_ && !skipped)
+      fail(where(0), ": a scheme found its gradient beyond the limit, but did not tell the others");
     if (skipped) {
       if (const std::string failures = take_back(); !failures.empty()) {
         const std::lock_guard lock(mutex_);
@@ -288,10 +310,22 @@ class Exchange::Engine {
       }
     }
     for (Lane& lane : lanes_) lane.encoded = false;
+    for (Parcel* parcel : std::exchange(unpacked_, {})) fuser_.release(parcel);
     const std::lock_guard lock(mutex_);
     ++report_.steps;
     report_.skipped += skipped ? 1 : 0;
     return skipped;
+  }
+
+  bool is_last(std::size_t lane, int round) const {
+    return round + 1 == lanes_[lane].compressor->rounds();
+  }
+
+  // Whether nobody waits for what the oldest collective brings, or it has not come yet.
+  bool may_wait(std::deque<Flight>& flights) const {
+    if (flights.empty()) return true;
+    Flight& oldest = flights.front();
+    return is_last(oldest.lane, oldest.round) || !oldest.pending.done();
   }
 
   double norm_of_all() {
@@ -317,8 +351,10 @@ class Exchange::Engine {
       out = lane.payload;
     }
     const auto start = std::chrono::steady_clock::now();
+    if (round == 0) look_at(lane);
     const std::size_t bytes = lane.compressor->encode(turn, lane.gradient, out);
     lane.encoded = true;  // now: what is refused was not taken in, and undo() is of this step only
+    if (round == 0) sound_ = sound_ && lane.compressor->sound().value_or(true);
     count(&Report::encode_seconds, seconds_since(start));
     tell("encode", lane, start);
     {
@@ -332,6 +368,13 @@ class Exchange::Engine {
     }
     const auto issued = std::chrono::steady_clock::now();
     flights.push_back({index, round, leg, start_collective(lane, leg, out, bytes), issued});
+  }
+
+  // A scheme without memory does not tell what it saw, but the memories of other buckets must know.
+  void look_at(const Lane& lane) {
+    if (server_ || !remembers_ || lane.compressor->sound().has_value()) return;
+    const std::span<const float> gradient = lane.gradient.f32();
+    sound_ = sound_ && std::isfinite(thinwire::squared_norm(gradient.data(), gradient.size()));
   }
 
   void depart(std::deque<Flight>& flights, Parcel* parcel) {
@@ -387,7 +430,7 @@ class Exchange::Engine {
     } else {
       inbox.data = lane.payload;
     }
-    arrive(flights, flight.lane, flight.round, inbox, squared_norm, skipped);
+    arrive(flights, {flight.lane, flight.round, inbox}, squared_norm, skipped);
   }
 
   // Hands everyone who travelled together their own bytes.
@@ -402,40 +445,69 @@ class Exchange::Engine {
         std::copy(inbox.data.begin(), inbox.data.end(),
                   static_cast<std::byte*>(lane.gradient.data));
       }
-      arrive(flights, rider.lane, flight.round, inbox, squared_norm, skipped);
+      arrive(flights, {rider.lane, flight.round, inbox}, squared_norm, skipped);
     }
-    fuser_.release(flight.parcel);
+    unpacked_.push_back(flight.parcel);
   }
 
-  // Decodes what a round of a bucket brought, and starts the next round where there is one.
-  void arrive(std::deque<Flight>& flights, std::size_t index, int round, const Inbox& inbox,
-              double squared_norm, bool& skipped) {
-    Lane& lane = lanes_[index];
+  // Last rounds wait until all buckets are encoded. Others are decoded at once, and the next round
+  // started.
+  void arrive(std::deque<Flight>& flights, const Arrival& arrival, double squared_norm,
+              bool& skipped) {
+    Lane& lane = lanes_[arrival.lane];
+    if (is_last(arrival.lane, arrival.round)) {
+      arrivals_.push_back(arrival);
+      return;
+    }
+    if (decode(lane, arrival, lane.gradient, squared_norm)) {
+      launch(flights, arrival.lane, arrival.round + 1, squared_norm);
+    } else {
+      skipped = true;  // seen alike by all ranks, so they all leave out the further rounds
+    }
+  }
+
+  // The oldest arrival becomes an average. Where this rank's gradient was beyond the limit the step
+  // is skipped for certain: frames are still checked, but the gradient stays for forget().
+  void finish_arrival(double squared_norm, bool& skipped) {
+    const Arrival arrival = arrivals_.front();
+    arrivals_.pop_front();
+    Lane& lane = lanes_[arrival.lane];
+    TensorView average = lane.gradient;
+    const bool in_place = lane.compressor->leg(step_, arrival.round).in_place;
+    std::vector<std::byte> spare;
+    if (!sound_ && !in_place) {
+      spare.resize(average.count * size_of(average.dtype));
+      average.data = spare.data();
+    }
+    if (!decode(lane, arrival, average, squared_norm)) skipped = true;
+  }
+
+  // False when the step is to be skipped.
+  bool decode(Lane& lane, const Arrival& arrival, TensorView average, double squared_norm) {
     const auto start = std::chrono::steady_clock::now();
-    const Turn turn{step_, round, lane.stream, squared_norm};
-    const Status status = lane.compressor->decode(turn, inbox, lane.gradient);
+    const Turn turn{step_, arrival.round, lane.stream, squared_norm};
+    const Inbox& inbox = arrival.inbox;
+    const Status status = lane.compressor->decode(turn, inbox, average);
     count(&Report::decode_seconds, seconds_since(start));
     tell("decode", lane, start);
-    if (status.code == Code::skipped) {
-      skipped = true;  // seen alike by all ranks, so they all leave out the further rounds
-    } else if (!status.ok()) {
-      fail(where(lane.bucket.id),
-           inbox.culprit < 0 ? "" : ", bytes from rank " + std::to_string(inbox.culprit), ": ",
-           status.what, "; the step was not taken, restart from the last checkpoint");
-    } else if (round + 1 < lane.compressor->rounds()) {
-      launch(flights, index, round + 1, squared_norm);
-    }
+    if (status.ok() || status.code == Code::skipped) return status.ok();
+    fail(where(lane.bucket.id),
+         inbox.culprit < 0 ? "" : ", bytes from rank " + std::to_string(inbox.culprit), ": ",
+         status.what, "; the step was not taken, restart from the last checkpoint");
   }
 
-  // Puts what this step sent back into every memory that it was taken from. Throws nothing, since it
-  // runs where an error is being dealt with: what went wrong comes back as text.
+  // The step did not take place: every memory gets back what was sent of it. Where this rank's own
+  // gradient was beyond the limit, nothing of it stays in any. Throws nothing, since it runs where
+  // an error is being dealt with: what went wrong comes back as text.
   std::string take_back() {
     std::string failures;
     for (Lane& lane : lanes_) {
       if (!lane.encoded) continue;
       lane.encoded = false;
       try {
-        lane.compressor->undo({step_, 0, lane.stream, 0});
+        const Turn turn{step_, 0, lane.stream, 0};
+        if (sound_) lane.compressor->undo(turn);
+        if (!sound_) lane.compressor->forget(turn, lane.gradient.f32());
       } catch (const std::exception& error) {
         failures += text_of(failures.empty() ? "" : "; ", where(lane.bucket.id),
                             ": what was sent could not be put back: ", error.what());
@@ -472,6 +544,10 @@ class Exchange::Engine {
   Traffic before_;
   std::vector<Lane> lanes_;
   bool needs_norm_ = false;
+  bool remembers_ = false;         // some scheme has a memory
+  bool sound_ = true;              // this rank's gradients of the step are within the limit, so far
+  std::vector<Parcel*> unpacked_;  // whose riders' bytes may still be wanted
+  std::deque<Arrival> arrivals_;   // not decoded yet
   std::uint64_t step_ = 0;
   bool agreed_ = false;  // all ranks are at this step
 

@@ -49,8 +49,9 @@ struct Report {
 
 struct StepResult {
   std::uint64_t step = 0;
-  bool skipped =
-      false;  // some rank's gradient was not finite: buckets hold zeros, memory keeps the gradients
+  // Some rank's gradient had a NaN, an Inf or an element beyond the limit (kernels/limit.h): buckets
+  // hold zeros. Nothing of the step stays in that rank's memory; the others keep their gradients.
+  bool skipped = false;
 };
 
 // One thing that the exchange's thread did, for a trace: "encode", "decode", or "exchange", which

@@ -7,6 +7,7 @@
 
 #include "thinwire/compress/registry.h"
 #include "thinwire/core/error.h"
+#include "thinwire/kernels/limit.h"
 #include "thinwire/kernels/norm.h"
 
 namespace thinwire {
@@ -86,8 +87,7 @@ Leg StripedCompressor::leg(std::uint64_t step, int round) const {
 
 std::size_t StripedCompressor::encode(const Turn& turn, TensorView gradient, Bytes out) {
   require_f32_cpu(gradient, bucket_.elements(), who_);
-  return turn.round == 0 ? encode_gradient(turn, gradient, out)
-                         : encode_average(turn, gradient, out);
+  return turn.round == 0 ? encode_gradient(turn, gradient, out) : encode_average(turn, out);
 }
 
 std::size_t StripedCompressor::encode_gradient(const Turn& turn, TensorView gradient, Bytes out) {
@@ -108,8 +108,19 @@ std::size_t StripedCompressor::encode_gradient(const Turn& turn, TensorView grad
   return total;
 }
 
-// The average lies where decode_gradients() has put it: in our stripe of the gradient.
-std::size_t StripedCompressor::encode_average(const Turn& turn, TensorView gradient, Bytes out) {
+// A server has no gradient.
+std::optional<bool> StripedCompressor::sound() const {
+  bool all = true;
+  for (const Lane& lane : lanes_) {
+    if (!works() || lane.empty()) continue;
+    const std::optional<bool> one = lane.push->sound();
+    if (!one) return one;
+    all = all && *one;
+  }
+  return all;
+}
+
+std::size_t StripedCompressor::encode_average(const Turn& turn, Bytes out) {
   for (const Lane& lane : lanes_) {
     if (!owns(lane)) continue;
     // Should the step be void, the workers take back what went into this average. Putting ours back
@@ -117,27 +128,32 @@ std::size_t StripedCompressor::encode_average(const Turn& turn, TensorView gradi
     before_.take([&](StateVisitor& visitor) { lane.pull->visit_state(visitor); });
     averaged_ = true;
     const Bytes room = out.first(lane.pull->leg(turn.step, 0).bytes);
-    return lane.pull->encode(first_round(turn), lane.of(gradient), room);
+    return lane.pull->encode(first_round(turn), std::span(mean_), room);
   }
   return 0;
 }
 
 Status StripedCompressor::decode(const Turn& turn, const Inbox& inbox, TensorView average) {
   require_f32_cpu(average, bucket_.elements(), who_);
-  return turn.round == 0 ? decode_gradients(turn, inbox, average)
-                         : decode_averages(turn, inbox, average);
+  return turn.round == 0 ? decode_gradients(turn, inbox) : decode_averages(turn, inbox, average);
 }
 
-Status StripedCompressor::decode_gradients(const Turn& turn, const Inbox& inbox,
-                                           TensorView average) {
+Status StripedCompressor::decode_gradients(const Turn& turn, const Inbox& inbox) {
   for (const Lane& lane : lanes_) {
     if (!owns(lane)) continue;
-    const std::span<float> mean = lane.of(average);
-    const Status status = lane.push->decode(turn, inbox, mean);  // of the workers, who come first
-    if (status.code != Code::skipped) return status;
-    // Only we know so far. An average of nothing but NaN changes no memory and makes a frame that
-    // tells everybody.
-    std::fill(mean.begin(), mean.end(), std::numeric_limits<float>::quiet_NaN());
+    mean_.resize(lane.stripe.count());
+    // Of the workers, who come first.
+    const Status status = lane.push->decode(turn, inbox, std::span(mean_));
+    if (status.code == Code::skipped) {
+      // Only we know so far. An average of nothing but NaN changes no memory and makes a frame that
+      // tells everybody.
+      std::fill(mean_.begin(), mean_.end(), std::numeric_limits<float>::quiet_NaN());
+    } else if (!status.ok()) {
+      return status;
+    } else if (!all_within_limit(mean_.data(), mean_.size())) {
+      // Sound gradients, gathered over many steps. To refuse them would be for ever.
+      for (float& value : mean_) value = std::clamp(value, -gradient_limit, gradient_limit);
+    }
   }
   return {};
 }
@@ -162,6 +178,22 @@ Status StripedCompressor::decode_averages(const Turn& turn, const Inbox& inbox,
 void StripedCompressor::undo(const Turn& turn) {
   for (const Lane& lane : lanes_) {
     if (works() && !lane.empty()) lane.push->undo(first_round(turn));
+  }
+  restore_owned();
+}
+
+void StripedCompressor::forget(const Turn& turn, std::span<const float> gradient) {
+  for (const Lane& lane : lanes_) {
+    if (works() && !lane.empty())
+      lane.push->forget(first_round(turn),
+                        gradient.subspan(lane.stripe.first, lane.stripe.count()));
+  }
+  restore_owned();
+}
+
+// What an owner keeps is of averages, to which every rank contributed: back to the bits before.
+void StripedCompressor::restore_owned() {
+  for (const Lane& lane : lanes_) {
     if (owns(lane) && averaged_)
       before_.put_back([&](StateVisitor& visitor) { lane.pull->visit_state(visitor); });
   }

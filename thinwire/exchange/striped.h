@@ -36,8 +36,10 @@ class StripedCompressor final : public Compressor {
   Leg leg(std::uint64_t step, int round) const override;
   std::size_t encode(const Turn& turn, TensorView gradient, Bytes out) override;
   std::span<const std::size_t> piece_sizes() const override { return sizes_; }
+  std::optional<bool> sound() const override;
   Status decode(const Turn& turn, const Inbox& inbox, TensorView average) override;
   void undo(const Turn& turn) override;
+  void forget(const Turn& turn, std::span<const float> gradient) override;
   void visit_state(StateVisitor& visitor) override;
 
  private:
@@ -58,9 +60,10 @@ class StripedCompressor final : public Compressor {
   bool owns(const Lane& lane) const { return lane.owner == site_.rank && !lane.empty(); }
   bool works() const { return site_.rank < workers_; }
   std::size_t encode_gradient(const Turn& turn, TensorView gradient, Bytes out);
-  std::size_t encode_average(const Turn& turn, TensorView gradient, Bytes out);
-  Status decode_gradients(const Turn& turn, const Inbox& inbox, TensorView average);
+  std::size_t encode_average(const Turn& turn, Bytes out);
+  Status decode_gradients(const Turn& turn, const Inbox& inbox);
   Status decode_averages(const Turn& turn, const Inbox& inbox, TensorView average);
+  void restore_owned();
 
   Bucket bucket_;
   Site site_;
@@ -69,6 +72,7 @@ class StripedCompressor final : public Compressor {
   bool bucket_norm_ = false;  // clips by the norm of the bucket, not of the stripe
   std::vector<Lane> lanes_;
   std::vector<std::size_t> sizes_;  // of the pieces sent last
+  std::vector<float> mean_;         // of our stripe, from round 0 to round 1
   Snapshot before_;                 // of our owner's memory: what undo() goes back to
   bool averaged_ = false;           // ... and whether this step has changed it
 };

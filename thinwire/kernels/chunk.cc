@@ -3,6 +3,7 @@
 #include "thinwire/kernels/chunk.h"
 
 #include <cmath>
+#include <limits>
 
 #include "thinwire/kernels/norm.h"
 
@@ -13,6 +14,10 @@ void add_chunk(const ChunkRule& rule, const float* g, float* u, float* v, std::s
   const bool has_v = rule.accumulate != Accumulate::none;
   const bool has_u = has_v && rule.accumulate != Accumulate::residual;
   for (std::size_t i = 0; i < count; ++i) {
+    if (!within_limit(g[i])) {
+      sums[i % 16] += std::numeric_limits<double>::infinity();
+      continue;
+    }
     float velocity = 0, fed = g[i];
     if (rule.accumulate == Accumulate::momentum) {
       velocity = rule.momentum * u[i] + g[i];
@@ -23,7 +28,6 @@ void add_chunk(const ChunkRule& rule, const float* g, float* u, float* v, std::s
     }
     const float residual = has_v ? v[i] + fed : fed;
     sums[i % 16] += std::fabs(residual);
-    if (!std::isfinite(residual)) continue;
     if (has_u) u[i] = velocity;
     if (has_v) v[i] = residual;
   }

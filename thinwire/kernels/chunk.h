@@ -6,7 +6,7 @@
 //     momentum   u' = m*u + g,   v' = v + u'
 //     nesterov   u' = m*(u + g), v' = v + (u' + g)
 //
-//     v' not finite   u, v stay as they were
+//     |g| > limit     (limit.h; NaN too) u, v stay as they were
 //     otherwise       u = u', v = v'
 //
 // The norm is summed in double, element i into sum i % 16 and the sixteen sums as a tree (norm.h):
@@ -26,8 +26,8 @@ struct ChunkRule {
   float momentum = 0.9f;
 };
 
-// The sum of |v'| over `count` elements; not finite when some v' is not (which NaN is not
-// promised). Pointers need no alignment; u and v may be null where `accumulate` does not touch
+// The sum of |v'| over `count` elements; infinite when some g is beyond the limit. Pointers need
+// no alignment; u and v may be null where `accumulate` does not touch
 // them.
 double chunk_pass(const ChunkRule& rule, const float* g, float* u, float* v, std::size_t count);
 

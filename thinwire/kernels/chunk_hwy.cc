@@ -24,17 +24,18 @@ namespace hn = hwy::HWY_NAMESPACE;
 using D = hn::CappedTag<float, 16>;
 using V = hn::Vec<D>;
 
-// u' and v' of one vector, and the stores; returns |v'|.
+// u' and v' of one vector, and the stores; returns |v'|, infinity where g is beyond the limit.
 template <Accumulate accumulate>
 HWY_INLINE V take_in(const float* HWY_RESTRICT g, float* HWY_RESTRICT u, float* HWY_RESTRICT v,
                      V momentum) {
   const D d;
   const V step = hn::LoadU(d, g);
+  const V infinity = hn::Set(d, std::numeric_limits<float>::infinity());
+  const auto sound = hn::Le(hn::Abs(step), hn::Set(d, gradient_limit));
   if constexpr (accumulate == Accumulate::none) {
-    return hn::Abs(step);
+    return hn::IfThenElse(sound, hn::Abs(step), infinity);
   } else {
     constexpr bool has_u = accumulate != Accumulate::residual;
-    const V infinity = hn::Set(d, std::numeric_limits<float>::infinity());
     const V old_v = hn::LoadU(d, v);
     V old_u = hn::Zero(d), velocity = old_u, fed = step;
     if constexpr (has_u) old_u = hn::LoadU(d, u);
@@ -45,11 +46,10 @@ HWY_INLINE V take_in(const float* HWY_RESTRICT g, float* HWY_RESTRICT u, float* 
       velocity = hn::Mul(momentum, hn::Add(old_u, step));
       fed = hn::Add(velocity, step);
     }
-    const V residual = hn::Add(old_v, fed), magnitude = hn::Abs(residual);
-    const auto finite = hn::Lt(magnitude, infinity);
-    if constexpr (has_u) hn::StoreU(hn::IfThenElse(finite, velocity, old_u), d, u);
-    hn::StoreU(hn::IfThenElse(finite, residual, old_v), d, v);
-    return magnitude;
+    const V residual = hn::Add(old_v, fed);
+    if constexpr (has_u) hn::StoreU(hn::IfThenElse(sound, velocity, old_u), d, u);
+    hn::StoreU(hn::IfThenElse(sound, residual, old_v), d, v);
+    return hn::IfThenElse(sound, hn::Abs(residual), infinity);
   }
 }
 

@@ -11,8 +11,7 @@ struct Pair {
   float u = 0, v = 0;
 };
 
-Pair advance(const DgcRule& rule, float g, Pair old) {
-  const float d = rule.scale * g;
+Pair advance(const DgcRule& rule, float d, Pair old) {
   switch (rule.accumulate) {
     case Accumulate::none:
       return {old.u, d};
@@ -38,11 +37,12 @@ DgcTally dgc_pass_reference(const DgcRule& rule, const float* g, float* u, float
   const bool has_u = has_v && rule.accumulate != Accumulate::residual;
   DgcTally tally;
   for (std::size_t i = 0; i < count; ++i) {
-    Pair now = advance(rule, g[i], {has_u ? u[i] : 0, has_v ? v[i] : 0});
-    if (!std::isfinite(now.v)) {
+    const float d = rule.scale * g[i];
+    if (!within_limit(d)) {
       tally.finite = false;
       continue;
     }
+    Pair now = advance(rule, d, {has_u ? u[i] : 0, has_v ? v[i] : 0});
     if (std::fabs(now.v) >= rule.threshold) {
       out.index[tally.picked] = first + static_cast<std::uint32_t>(i);
       out.value[tally.picked] = now.v;

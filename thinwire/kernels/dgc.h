@@ -7,7 +7,7 @@
 //     momentum   u' = m*u + d,   v' = v + u'
 //     nesterov   u' = m*(u + d), v' = v + (u' + d)
 //
-//     v' not finite      u, v stay as they were, and the pass reports it
+//     |d| > limit        (limit.h; NaN too) u, v stay as they were, and the pass reports it
 //     |v'| >= threshold  taken: (index, v', u') are appended, u = v = 0   (factor masking)
 //     otherwise          u = u', v = v'
 //
@@ -18,9 +18,9 @@
 #include <cstddef>
 #include <cstdint>
 
-namespace thinwire {
+#include "thinwire/kernels/limit.h"
 
-enum class Accumulate : std::uint8_t { none, residual, momentum, nesterov };
+namespace thinwire {
 
 struct DgcRule {
   Accumulate accumulate = Accumulate::momentum;
@@ -40,7 +40,7 @@ struct Picked {
 
 struct DgcTally {
   std::size_t picked = 0;
-  bool finite = true;  // every v' was
+  bool finite = true;  // every d was within the limit
 };
 
 // Elements that a caller should hand over at a time: large enough to hide the dispatch, small

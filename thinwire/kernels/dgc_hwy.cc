@@ -8,8 +8,6 @@
 // After foreach_target, as Highway wants it.
 #include <hwy/highway.h>
 
-#include <limits>
-
 HWY_BEFORE_NAMESPACE();
 namespace thinwire {
 namespace HWY_NAMESPACE {
@@ -42,9 +40,9 @@ class Pass {
   }
 
  private:
-  // u' and v' of the vector at i.
-  static HWY_INLINE void advance(const float* g, const float* old_u, const float* old_v,
-                                 std::size_t i, V scale, V momentum, V& u, V& v) {
+  // u' and v' of the vector at i; returns d.
+  static HWY_INLINE V advance(const float* g, const float* old_u, const float* old_v, std::size_t i,
+                              V scale, V momentum, V& u, V& v) {
     const D d;
     const V step = hn::Mul(scale, hn::LoadU(d, g + i));
     if constexpr (!has_v) {
@@ -58,6 +56,7 @@ class Pass {
       u = hn::Mul(momentum, hn::Add(hn::LoadU(d, old_u + i), step));
       v = hn::Add(hn::LoadU(d, old_v + i), hn::Add(u, step));
     }
+    return step;
   }
 
   static HWY_INLINE void store(float* u_at, float* v_at, std::size_t i, V u, V v) {
@@ -65,32 +64,39 @@ class Pass {
     if constexpr (has_v) hn::StoreU(v, D(), v_at + i);
   }
 
-  static HWY_INLINE hn::Mask<D> is_below(V v, V limit) { return hn::Lt(hn::Abs(v), limit); }
+  static HWY_INLINE hn::Mask<D> is_below(V v, V threshold) { return hn::Lt(hn::Abs(v), threshold); }
 
-  static HWY_INLINE bool all_below(V v0, V v1, V v2, V v3, V limit) {
-    return hn::AllTrue(D(), hn::And(hn::And(is_below(v0, limit), is_below(v1, limit)),
-                                    hn::And(is_below(v2, limit), is_below(v3, limit))));
+  static HWY_INLINE hn::Mask<D> is_sound(V step) {
+    return hn::Le(hn::Abs(step), hn::Set(D(), gradient_limit));
   }
 
-  // Sweeps groups of four vectors as long as nothing passes, which is nearly always: what is not
-  // finite is not below the threshold either. Returns the group where something does, untouched.
-  // Everything is local, so that the loop keeps it in registers across its own stores.
+  static HWY_INLINE bool all(hn::Mask<D> a, hn::Mask<D> b, hn::Mask<D> c, hn::Mask<D> d) {
+    return hn::AllTrue(D(), hn::And(hn::And(a, b), hn::And(c, d)));
+  }
+
+  // Sweeps groups of four vectors as long as nothing passes, and nothing is refused, which is nearly
+  // always. Returns the group where something does, untouched. Everything is local, so that the loop
+  // keeps it in registers across its own stores.
   HWY_INLINE std::size_t quiet(std::size_t i, std::size_t end) const {
     const D d;
     const std::size_t lanes = hn::Lanes(d);
     const V scale = hn::Set(d, rule_.scale), momentum = hn::Set(d, rule_.momentum);
-    const V limit = hn::Set(d, rule_.threshold);
+    const V threshold = hn::Set(d, rule_.threshold);
     const float* HWY_RESTRICT g = g_;
     float* HWY_RESTRICT u_at = u_;
     float* HWY_RESTRICT v_at = v_;
     for (; i < end; i += 4 * lanes) {
       const std::size_t i1 = i + lanes, i2 = i1 + lanes, i3 = i2 + lanes;
       V u0 = hn::Zero(d), u1 = u0, u2 = u0, u3 = u0, v0 = u0, v1 = u0, v2 = u0, v3 = u0;
-      advance(g, u_at, v_at, i, scale, momentum, u0, v0);
-      advance(g, u_at, v_at, i1, scale, momentum, u1, v1);
-      advance(g, u_at, v_at, i2, scale, momentum, u2, v2);
-      advance(g, u_at, v_at, i3, scale, momentum, u3, v3);
-      if (HWY_UNLIKELY(!all_below(v0, v1, v2, v3, limit))) break;
+      const V d0 = advance(g, u_at, v_at, i, scale, momentum, u0, v0);
+      const V d1 = advance(g, u_at, v_at, i1, scale, momentum, u1, v1);
+      const V d2 = advance(g, u_at, v_at, i2, scale, momentum, u2, v2);
+      const V d3 = advance(g, u_at, v_at, i3, scale, momentum, u3, v3);
+      if (HWY_UNLIKELY(!all(hn::And(is_below(v0, threshold), is_sound(d0)),
+                            hn::And(is_below(v1, threshold), is_sound(d1)),
+                            hn::And(is_below(v2, threshold), is_sound(d2)),
+                            hn::And(is_below(v3, threshold), is_sound(d3)))))
+        break;
       store(u_at, v_at, i, u0, v0);
       store(u_at, v_at, i1, u1, v1);
       store(u_at, v_at, i2, u2, v2);
@@ -104,39 +110,36 @@ class Pass {
   HWY_INLINE std::size_t four(std::size_t i, std::size_t lanes, std::size_t picked) {
     const std::size_t i1 = i + lanes, i2 = i1 + lanes, i3 = i2 + lanes;
     V u0 = hn::Zero(D()), u1 = u0, u2 = u0, u3 = u0, v0 = u0, v1 = u0, v2 = u0, v3 = u0;
-    advance(i, u0, v0);
-    advance(i1, u1, v1);
-    advance(i2, u2, v2);
-    advance(i3, u3, v3);
-    if (HWY_LIKELY(all_below(v0, v1, v2, v3, hn::Set(D(), infinity)))) {
+    const V d0 = advance(i, u0, v0), d1 = advance(i1, u1, v1);
+    const V d2 = advance(i2, u2, v2), d3 = advance(i3, u3, v3);
+    if (HWY_LIKELY(all(is_sound(d0), is_sound(d1), is_sound(d2), is_sound(d3)))) {
       return take(i3, u3, v3, take(i2, u2, v2, take(i1, u1, v1, take(i, u0, v0, picked))));
     }
     return one(i3, one(i2, one(i1, one(i, picked))));
   }
 
-  HWY_INLINE void advance(std::size_t i, V& u, V& v) const {
-    advance(g_, u_, v_, i, hn::Set(D(), rule_.scale), hn::Set(D(), rule_.momentum), u, v);
+  HWY_INLINE V advance(std::size_t i, V& u, V& v) const {
+    return advance(g_, u_, v_, i, hn::Set(D(), rule_.scale), hn::Set(D(), rule_.momentum), u, v);
   }
 
   // One vector, with all that can happen in it.
   HWY_NOINLINE std::size_t one(std::size_t i, std::size_t picked) {
     const D d;
     V u = hn::Zero(d), v = u;
-    advance(i, u, v);
-    const auto finite = is_below(v, hn::Set(d, infinity));
-    if (hn::AllTrue(d, finite)) return take(i, u, v, picked);
+    const auto sound = is_sound(advance(i, u, v));
+    if (hn::AllTrue(d, sound)) return take(i, u, v, picked);
     finite_ = false;
     V old_u = hn::Zero(d), old_v = old_u;
     if constexpr (has_u) old_u = hn::LoadU(d, u_ + i);
     if constexpr (has_v) old_v = hn::LoadU(d, v_ + i);
-    const auto taken = hn::And(finite, passes(v));
+    const auto taken = hn::And(sound, passes(v));
     picked = append(i, u, v, taken, picked);
-    keep(i, hn::IfThenElse(finite, hn::IfThenZeroElse(taken, u), old_u),
-         hn::IfThenElse(finite, hn::IfThenZeroElse(taken, v), old_v));
+    keep(i, hn::IfThenElse(sound, hn::IfThenZeroElse(taken, u), old_u),
+         hn::IfThenElse(sound, hn::IfThenZeroElse(taken, v), old_v));
     return picked;
   }
 
-  // One vector that is known to be finite.
+  // One vector that is known to be within the limit.
   HWY_INLINE std::size_t take(std::size_t i, V u, V v, std::size_t picked) const {
     const auto taken = passes(v);
     keep(i, hn::IfThenZeroElse(taken, u), hn::IfThenZeroElse(taken, v));
@@ -174,7 +177,6 @@ class Pass {
     return {picked + end.picked, finite_ && end.finite};
   }
 
-  static constexpr float infinity = std::numeric_limits<float>::infinity();
   const DgcRule rule_;
   const float* g_;
   float* u_;

@@ -2,7 +2,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "thinwire/kernels/low_rank.h"
 
-#include <cmath>
+#include "thinwire/kernels/limit.h"
 
 namespace thinwire {
 namespace {
@@ -38,9 +38,8 @@ bool low_rank_take_reference(const Panel& panel, const float* g, float* e, const
     const float* from = g + i * panel.stride;
     float* row = e + i * panel.stride;
     for (std::size_t j = 0; j < panel.cols; ++j) {
-      const float sum = row[j] + from[j];
-      if (std::isfinite(sum)) {
-        row[j] = sum;
+      if (within_limit(from[j])) {
+        row[j] += from[j];
       } else {
         finite = false;
       }
@@ -62,14 +61,17 @@ void low_rank_project_reference(const Panel& panel, const float* e, const float*
   }
 }
 
-void low_rank_give_reference(const Panel& panel, const float* p, const float* q, const float* k,
-                             float* e, float* average) {
+void low_rank_give_reference(const Panel& panel, const float* p, const float* q, float* average) {
   for (std::size_t i = 0; i < panel.rows; ++i) {
-    const float* factors = p + i * panel.rank;
-    for (std::size_t j = 0; j < panel.cols; ++j) {
-      average[i * panel.stride + j] = element(panel, factors, q, j);
-      e[i * panel.stride + j] -= element(panel, factors, k, j);
-    }
+    for (std::size_t j = 0; j < panel.cols; ++j)
+      average[i * panel.stride + j] = element(panel, p + i * panel.rank, q, j);
+  }
+}
+
+void low_rank_settle_reference(const Panel& panel, const float* p, const float* q, float* e) {
+  for (std::size_t i = 0; i < panel.rows; ++i) {
+    for (std::size_t j = 0; j < panel.cols; ++j)
+      e[i * panel.stride + j] -= element(panel, p + i * panel.rank, q, j);
   }
 }
 

@@ -11,9 +11,9 @@
 #include <hwy/highway.h>
 
 #include <algorithm>
-#include <cmath>
-#include <limits>
 #include <type_traits>
+
+#include "thinwire/kernels/limit.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace thinwire {
@@ -53,16 +53,16 @@ HWY_INLINE bool TakeRow(const Panel& panel, const float* g, float* e, const floa
   for (auto& factor : part) {
     for (auto& sum : factor) sum = hn::Zero(d);
   }
-  const auto infinity = hn::Set(d, std::numeric_limits<float>::infinity());
-  auto sound = hn::Lt(hn::Zero(d), infinity);
+  const auto limit = hn::Set(d, gradient_limit);
+  auto sound = hn::Le(hn::Zero(d), limit);
   for (; panel.cols - j >= 16; j += 16) {
     for (std::size_t v = 0; v < vectors; ++v) {
       const std::size_t at = j + v * lanes;
       auto x = hn::LoadU(d, e + at);
       if constexpr (taking) {
-        const auto sum = hn::Add(x, hn::LoadU(d, g + at));
-        const auto good = hn::Lt(hn::Abs(sum), infinity);
-        x = hn::IfThenElse(good, sum, x);
+        const auto step = hn::LoadU(d, g + at);
+        const auto good = hn::Le(hn::Abs(step), limit);
+        x = hn::IfThenElse(good, hn::Add(x, step), x);
         sound = hn::And(sound, good);
         hn::StoreU(x, d, e + at);
       }
@@ -79,9 +79,8 @@ HWY_INLINE bool TakeRow(const Panel& panel, const float* g, float* e, const floa
 #endif
   for (; j < panel.cols; ++j) {
     if constexpr (taking) {
-      const float sum = e[j] + g[j];
-      const bool good = std::isfinite(sum);
-      e[j] = good ? sum : e[j];
+      const bool good = within_limit(g[j]);
+      e[j] = good ? e[j] + g[j] : e[j];
       finite = finite && good;
     }
     for (std::size_t k = 0; k < factors; ++k) sums[k][j % 16] += e[j] * q[k * panel.stride + j];
@@ -159,33 +158,40 @@ HWY_INLINE hn::Vec<D> Elements(D d, Factors factors, std::size_t stride, const f
   return sum;
 }
 
-template <typename Factors>
+// With `settling` the product is subtracted, else it is written.
+template <bool settling, typename Factors>
 HWY_INLINE void GiveRows(const Panel& panel, Factors factors, std::size_t whole, const float* p,
-                         const float* q, const float* k, float* e, float* average) {
+                         const float* q, float* to) {
   const hn::ScalableTag<float> d;
   for (std::size_t i = 0; i < panel.rows; ++i) {
-    const float* mine = p + i * panel.rank;
     for (std::size_t j = 0; j < whole; j += hn::Lanes(d)) {
-      const std::size_t at = i * panel.stride + j;
-      const auto mean = Elements(d, factors, panel.stride, mine, q + j);
-      const auto taken = k == q ? mean : Elements(d, factors, panel.stride, mine, k + j);
-      hn::StoreU(hn::Sub(hn::LoadU(d, e + at), taken), d, e + at);
-      hn::StoreU(mean, d, average + at);
+      float* const at = to + i * panel.stride + j;
+      const auto product = Elements(d, factors, panel.stride, p + i * panel.rank, q + j);
+      hn::StoreU(settling ? hn::Sub(hn::LoadU(d, at), product) : product, d, at);
     }
   }
 }
 
-void Give(const Panel& panel, const float* p, const float* q, const float* k, float* e,
-          float* average) {
+template <bool settling>
+HWY_INLINE void GiveOrSettle(const Panel& panel, const float* p, const float* q, float* to) {
   const std::size_t whole = panel.cols - panel.cols % hn::Lanes(hn::ScalableTag<float>());
   if (panel.rank <= group) {
     WithFactors(panel.rank, [&](auto factors)
-                                HWY_ATTR { GiveRows(panel, factors, whole, p, q, k, e, average); });
+                                HWY_ATTR { GiveRows<settling>(panel, factors, whole, p, q, to); });
   } else {
-    GiveRows(panel, panel.rank, whole, p, q, k, e, average);
+    GiveRows<settling>(panel, panel.rank, whole, p, q, to);
   }
   const Panel rest{panel.rows, panel.cols - whole, panel.stride, panel.rank};
-  low_rank_give_reference(rest, p, q + whole, k + whole, e + whole, average + whole);
+  const auto reference = settling ? low_rank_settle_reference : low_rank_give_reference;
+  reference(rest, p, q + whole, to + whole);
+}
+
+void Give(const Panel& panel, const float* p, const float* q, float* average) {
+  GiveOrSettle<false>(panel, p, q, average);
+}
+
+void Settle(const Panel& panel, const float* p, const float* q, float* e) {
+  GiveOrSettle<true>(panel, p, q, e);
 }
 
 }  // namespace HWY_NAMESPACE
@@ -198,6 +204,7 @@ namespace thinwire {
 HWY_EXPORT(Take);
 HWY_EXPORT(Project);
 HWY_EXPORT(Give);
+HWY_EXPORT(Settle);
 
 bool low_rank_take(const Panel& panel, const float* g, float* e, const float* q, float* p) {
   return HWY_DYNAMIC_DISPATCH(Take)(panel, g, e, q, p);
@@ -207,9 +214,12 @@ void low_rank_project(const Panel& panel, const float* e, const float* p, float*
   HWY_DYNAMIC_DISPATCH(Project)(panel, e, p, q);
 }
 
-void low_rank_give(const Panel& panel, const float* p, const float* q, const float* k, float* e,
-                   float* average) {
-  HWY_DYNAMIC_DISPATCH(Give)(panel, p, q, k, e, average);
+void low_rank_give(const Panel& panel, const float* p, const float* q, float* average) {
+  HWY_DYNAMIC_DISPATCH(Give)(panel, p, q, average);
+}
+
+void low_rank_settle(const Panel& panel, const float* p, const float* q, float* e) {
+  HWY_DYNAMIC_DISPATCH(Settle)(panel, p, q, e);
 }
 
 }  // namespace thinwire

@@ -12,9 +12,12 @@ void low_rank_project(const Panel& panel, const float* e, const float* p, float*
   low_rank_project_reference(panel, e, p, q);
 }
 
-void low_rank_give(const Panel& panel, const float* p, const float* q, const float* k, float* e,
-                   float* average) {
-  low_rank_give_reference(panel, p, q, k, e, average);
+void low_rank_give(const Panel& panel, const float* p, const float* q, float* average) {
+  low_rank_give_reference(panel, p, q, average);
+}
+
+void low_rank_settle(const Panel& panel, const float* p, const float* q, float* e) {
+  low_rank_settle_reference(panel, p, q, e);
 }
 
 }  // namespace thinwire

@@ -3,7 +3,8 @@
 #include "thinwire/kernels/signum.h"
 
 #include <algorithm>
-#include <cmath>
+
+#include "thinwire/kernels/limit.h"
 
 namespace thinwire {
 
@@ -14,9 +15,8 @@ bool signum_pass_reference(float momentum, const float* g, float* m, std::size_t
   const float rest = 1.0f - momentum;
   bool finite = true;
   for (std::size_t i = 0; i < count; ++i) {
-    const float next = momentum * m[i] + rest * g[i];
-    if (std::isfinite(next)) {
-      m[i] = next;
+    if (within_limit(g[i])) {
+      m[i] = momentum * m[i] + rest * g[i];
     } else {
       finite = false;
     }

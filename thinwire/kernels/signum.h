@@ -1,7 +1,7 @@
 // signum.h: the pass of Signum over a bucket: momentum, and its signs as bits.
 //
 //     m' = momentum * m + (1 - momentum) * g      every product and sum rounded singly
-//     m' not finite      m stays as it was, and the pass reports it
+//     |g| > limit        (limit.h; NaN too) m stays as it was, and the pass reports it
 //     otherwise          m = m'
 //
 // Then a bit per element that says m < 0, and another that says m == 0 (of either sign): a vote
@@ -14,8 +14,8 @@
 
 namespace thinwire {
 
-// Writes ceil(count / 8) bytes to `negative` and to `zero`, padding zero. Returns whether every m'
-// was finite.
+// Writes ceil(count / 8) bytes to `negative` and to `zero`, padding zero. Returns whether all of
+// g was within the limit.
 bool signum_pass(float momentum, const float* g, float* m, std::size_t count,
                  std::uint8_t* negative, std::uint8_t* zero);
 

@@ -8,8 +8,7 @@
 // After foreach_target, as Highway wants it.
 #include <hwy/highway.h>
 
-#include <limits>
-
+#include "thinwire/kernels/limit.h"
 #include "thinwire/kernels/mask_bits-inl.h"
 
 HWY_BEFORE_NAMESPACE();
@@ -23,15 +22,16 @@ bool SignumPass(float momentum, const float* HWY_RESTRICT g, float* HWY_RESTRICT
   const hn::CappedTag<float, 16> d;
   const std::size_t lanes = hn::Lanes(d);
   const auto keep = hn::Set(d, momentum), rest = hn::Set(d, 1.0f - momentum);
-  const auto limit = hn::Set(d, std::numeric_limits<float>::infinity());
+  const auto limit = hn::Set(d, gradient_limit);
   const auto nothing = hn::Zero(d);
   bool finite = true;
   std::size_t i = 0;
   for (; count - i >= bits_margin; i += bits_block) {
     for (std::size_t k = 0; k < bits_block; k += lanes) {
       const auto old = hn::LoadU(d, m + i + k);
-      auto next = hn::Add(hn::Mul(keep, old), hn::Mul(rest, hn::LoadU(d, g + i + k)));
-      const auto sound = hn::Lt(hn::Abs(next), limit);
+      const auto step = hn::LoadU(d, g + i + k);
+      auto next = hn::Add(hn::Mul(keep, old), hn::Mul(rest, step));
+      const auto sound = hn::Le(hn::Abs(step), limit);
       if (HWY_UNLIKELY(!hn::AllTrue(d, sound))) {
         next = hn::IfThenElse(sound, next, old);
         finite = false;

@@ -5,6 +5,8 @@
 #include <algorithm>
 #include <cmath>
 
+#include "thinwire/kernels/limit.h"
+
 namespace thinwire {
 
 ThresholdTally threshold_pass_reference(float tau, const float* g, float* r, std::size_t count,
@@ -13,11 +15,11 @@ ThresholdTally threshold_pass_reference(float tau, const float* g, float* r, std
   std::fill_n(minus, (count + 7) / 8, std::uint8_t{0});
   ThresholdTally tally;
   for (std::size_t i = 0; i < count; ++i) {
-    float x = r == nullptr ? g[i] : g[i] + r[i];
-    if (!std::isfinite(x)) {
+    if (!within_limit(g[i])) {
       tally.finite = false;
       continue;
     }
+    float x = r == nullptr ? g[i] : g[i] + r[i];
     const unsigned bit = 1u << i % 8;
     if (x >= tau) {
       plus[i / 8] = static_cast<std::uint8_t>(plus[i / 8] | bit);

@@ -4,7 +4,7 @@
 //     x >= tau           plus bit,  r = x - tau
 //     x <= -tau          minus bit, r = x + tau
 //     otherwise          r = x
-//     x not finite       no bit, r stays as it was, and the pass reports it
+//     |g| > limit        (limit.h; NaN too) no bit, r stays as it was, and the pass reports it
 //
 // 12.25 bytes of memory traffic per element: read g, r, write r and two bits.
 // SPDX-License-Identifier: Apache-2.0
@@ -17,7 +17,7 @@ namespace thinwire {
 
 struct ThresholdTally {
   std::size_t sent = 0;
-  float largest = 0;  // magnitude of what stays, over the elements that were finite
+  float largest = 0;  // magnitude of what stays, over the elements that were taken in
   bool finite = true;
 };
 

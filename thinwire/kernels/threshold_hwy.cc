@@ -9,8 +9,8 @@
 #include <hwy/highway.h>
 
 #include <algorithm>
-#include <limits>
 
+#include "thinwire/kernels/limit.h"
 #include "thinwire/kernels/mask_bits-inl.h"
 
 HWY_BEFORE_NAMESPACE();
@@ -25,15 +25,15 @@ ThresholdTally Pass(float tau, const float* HWY_RESTRICT g, float* HWY_RESTRICT 
   const hn::CappedTag<float, 16> d;
   const std::size_t lanes = hn::Lanes(d);
   const auto up = hn::Set(d, tau), down = hn::Set(d, -tau), nothing = hn::Zero(d);
-  const auto limit = hn::Set(d, std::numeric_limits<float>::infinity());
+  const auto limit = hn::Set(d, gradient_limit);
   auto largest = nothing;
   ThresholdTally tally;
   std::size_t i = 0;
   for (; count - i >= bits_margin; i += bits_block) {
     for (std::size_t k = 0; k < bits_block; k += lanes) {
       auto x = hn::LoadU(d, g + i + k);
+      const auto finite = hn::Le(hn::Abs(x), limit);
       if constexpr (has_r) x = hn::Add(x, hn::LoadU(d, r + i + k));
-      const auto finite = hn::Lt(hn::Abs(x), limit);
       const auto over = hn::And(hn::Ge(x, up), finite), under = hn::And(hn::Le(x, down), finite);
       StoreBits(d, over, plus, i + k);
       StoreBits(d, under, minus, i + k);

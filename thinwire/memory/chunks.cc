@@ -3,6 +3,7 @@
 #include "thinwire/memory/chunks.h"
 
 #include <algorithm>
+#include <cmath>
 
 #include "thinwire/core/parallel.h"
 
@@ -17,6 +18,10 @@ float* at(std::vector<float>& values, std::size_t first) {
 }
 
 }  // namespace
+
+bool all_finite(std::span<const double> sums) {
+  return std::all_of(sums.begin(), sums.end(), [](double sum) { return std::isfinite(sum); });
+}
 
 ChunkMemory::ChunkMemory(const Bucket& bucket, const ChunkGrid& grid, const ChunkRule& rule,
                          const SummedValues& values)
@@ -60,6 +65,10 @@ void ChunkMemory::send(Picks picks, Velocity velocity, Bytes out) {
   values_.write(packed_, out);
   sent_.assign(picks.begin(), picks.end());
   velocity_ = velocity;
+}
+
+void ChunkMemory::forget(std::span<const float> gradient) {
+  take_out(rule_.accumulate, 1.0f, gradient.data(), nullptr, u_.data(), v_.data(), gradient.size());
 }
 
 void ChunkMemory::visit_state(StateVisitor& visitor) {

@@ -23,14 +23,17 @@ enum class Velocity : std::uint8_t {
   keep,  // everything was sent: nothing is stale, and masking would switch momentum off
 };
 
+// Whether all sums of take_in() are: all of the gradient was within the limit.
+bool all_finite(std::span<const double> sums);
+
 class ChunkMemory {
  public:
   ChunkMemory(const Bucket& bucket, const ChunkGrid& grid, const ChunkRule& rule,
               const SummedValues& values);
 
   // Takes the gradient in, piece by piece (`piece`: elements, a multiple of the chunk). sums[i] is
-  // the L1 norm of piece i of what is to be sent, not finite where the gradient was not: such
-  // elements kept their memory.
+  // the L1 norm of piece i of what is to be sent, infinite where an element of the gradient was
+  // beyond the limit (kernels/limit.h): such elements kept their memory.
   void take_in(std::span<const float> gradient, std::size_t piece, std::vector<double>& sums);
 
   // Writes the picked chunks of the residual, which counts as sent from now on. `out` has the bytes
@@ -39,6 +42,9 @@ class ChunkMemory {
 
   // The chunks sent last were not sent after all.
   void undo() { sent_.clear(); }
+
+  // After undo(): what take_in() took leaves the memory again, and momentum starts anew.
+  void forget(std::span<const float> gradient);
 
   void visit_state(StateVisitor& visitor);
 

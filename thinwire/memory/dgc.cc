@@ -251,6 +251,12 @@ void DgcMemory::undo(const Survivors& survivors) {
   }
 }
 
+void DgcMemory::forget(std::span<const float> gradient, float scale) {
+  take_out(options_.accumulate, scale, gradient.data(), nullptr, u_.data(), v_.data(),
+           gradient.size());
+  for (Segment& segment : segments_) segment.threshold.value = 0;
+}
+
 void DgcMemory::visit_state(StateVisitor& visitor) {
   if (!u_.empty()) visit_by_parameter(visitor, bucket_, "u", u_, Share::summed);
   if (!v_.empty()) visit_by_parameter(visitor, bucket_, "v", v_, Share::summed);

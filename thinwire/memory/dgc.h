@@ -40,8 +40,9 @@ class DgcMemory {
   // The sum of the quotas' caps at this density: no step takes out more.
   std::size_t most(double density) const;
 
-  // Takes scale * gradient in and the survivors out. False when something was not finite: the
-  // elements concerned then kept their memory, and the caller must undo() what was taken out.
+  // Takes scale * gradient in and the survivors out. False when something was beyond the limit
+  // (kernels/limit.h): the elements concerned then kept their memory, and the caller must undo()
+  // what was taken out.
   bool step(std::span<const float> gradient, float scale, double density, std::uint64_t number,
             Survivors& out);
 
@@ -50,6 +51,9 @@ class DgcMemory {
 
   // The survivors were not sent after all: memory is as if none had passed the threshold.
   void undo(const Survivors& survivors);
+
+  // After undo(): what the step took in leaves the memory again. Momentum and thresholds start anew.
+  void forget(std::span<const float> gradient, float scale);
 
   void visit_state(StateVisitor& visitor);
 

@@ -1,0 +1,36 @@
+// limit.cc: the limit of a gradient, one element after the other.
+// SPDX-License-Identifier: Apache-2.0
+#include "thinwire/kernels/limit.h"
+
+#include <algorithm>
+
+namespace thinwire {
+
+bool all_within_limit_reference(const float* x, std::size_t count) {
+  return std::all_of(x, x + count, [](float value) { return within_limit(value); });
+}
+
+void add_within_limit(const float* g, float* v, std::size_t count) {
+  for (std::size_t i = 0; i < count; ++i) {
+    if (within_limit(g[i])) v[i] += g[i];
+  }
+}
+
+void take_out(Accumulate accumulate, float scale, const float* g, const float* sent, float* u,
+              float* v, std::size_t count) {
+  if (accumulate == Accumulate::none) return;
+  for (std::size_t i = 0; i < count; ++i) {
+    const float d = scale * g[i];
+    if (!within_limit(d)) continue;
+    const double added = accumulate == Accumulate::residual   ? d
+                         : accumulate == Accumulate::momentum ? u[i]
+                                                              : u[i] + d;
+    const double back = sent == nullptr ? 0 : sent[i];
+    const double rest = v[i] + back - added;
+    const double rounding = 0x1p-23 * (std::fabs(added) + std::fabs(back));
+    v[i] = std::fabs(rest) <= 2 * rounding ? 0.0f : static_cast<float>(rest);
+  }
+  if (accumulate != Accumulate::residual) std::fill_n(u, count, 0.0f);
+}
+
+}  // namespace thinwire
