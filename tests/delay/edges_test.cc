@@ -8,15 +8,6 @@
 namespace thinwire::testing {
 namespace {
 
-std::string error_of(int ranks, const std::function<void(Group&)>& body) {
-  try {
-    run_local(ranks, body);
-  } catch (const Error& error) {
-    return error.what();
-  }
-  return "";
-}
-
 State state_of(DelayedAverage& delayed) {
   State state;
   StateSaver saver(state);
@@ -112,12 +103,14 @@ TEST(DelayEdges, ASecondLoadReplacesTheFirst) {
 // Each of these changes the anchor, or when it is compared; the number of messages in flight agrees.
 TEST(DelayEdges, RanksThatAreSetDifferentlyAreNamed) {
   const auto error = [](auto change) {
-    return error_of(2, [&](Group& group) {
-      Task task(group);
-      DelayOptions options;
-      options.delay = 2;
-      if (group.rank() == 1) change(options);
-      DelayedAverage(group, task.buckets, views(task.weights), Config::parse("dense"), options);
+    return error_of([&] {
+      run_local(2, [&](Group& group) {
+        Task task(group);
+        DelayOptions options;
+        options.delay = 2;
+        if (group.rank() == 1) change(options);
+        DelayedAverage(group, task.buckets, views(task.weights), Config::parse("dense"), options);
+      });
     });
   };
   const auto names = [](const std::string& text, const char* part) {
