@@ -16,7 +16,7 @@ namespace thinwire {
 
 struct Coded {
   std::size_t bytes = 0;
-  bool finite = true;  // the gradient was within the limit
+  bool finite = true;  // the gradient was, and with a residual within the limit
 };
 
 class Codec {

@@ -20,14 +20,16 @@ class Int8Codec final : public RangedCodec {
  protected:
   bool encode_range(Range range, const float* gradient, float* residual, DrawKey key,
                     std::uint8_t* payload) const override {
-    return int8_encode(rule_, gradient, residual, range.count, key,
+    return int8_encode(rule_, gradient + range.first,
+                       residual == nullptr ? nullptr : residual + range.first, range.count, key,
                        static_cast<std::uint32_t>(range.first),
                        payload + int8_bytes(rule_, range.first));
   }
 
   bool add_range(Range range, const std::uint8_t* payload, float share,
                  float* target) const override {
-    return int8_add(rule_, payload + int8_bytes(rule_, range.first), range.count, share, target);
+    return int8_add(rule_, payload + int8_bytes(rule_, range.first), range.count, share,
+                    target + range.first);
   }
 
  private:

@@ -22,7 +22,8 @@ class NaturalCodec final : public RangedCodec {
  protected:
   bool encode_range(Range range, const float* gradient, float* residual, DrawKey key,
                     std::uint8_t* payload) const override {
-    return natural_encode(gradient, residual, range.count, key,
+    return natural_encode(gradient + range.first,
+                          residual == nullptr ? nullptr : residual + range.first, range.count, key,
                           static_cast<std::uint32_t>(range.first), payload + range.first,
                           payload + elements_ + range.first / 8);
   }
@@ -30,7 +31,7 @@ class NaturalCodec final : public RangedCodec {
   bool add_range(Range range, const std::uint8_t* payload, float share,
                  float* target) const override {
     return natural_add(payload + range.first, payload + elements_ + range.first / 8, range.count,
-                       share, target);
+                       share, target + range.first);
   }
 
  private:

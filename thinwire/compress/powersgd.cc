@@ -28,6 +28,9 @@ namespace {
 enum class ErrorOf : std::uint8_t { average, local };
 constexpr std::string_view error_names[] = {"average", "local"};
 
+// Elements of v that are still in the first-level cache when settle() is followed by take().
+constexpr std::size_t cached = std::size_t{1} << 12;
+
 struct Settings {
   std::size_t rank = 2;
   double rate = 2;
@@ -145,12 +148,17 @@ class PowerSgdCompressor final : public Compressor {
     if (given_ != &layout) settle();  // the warm-up has ended
     if (!settings_.warm_start) start_afresh(step);
     for (const ThinMatrix& matrix : layout.matrices) {
-      for_rows(matrix, [&](const Panel& panel, std::size_t first) {
-        const std::size_t at = matrix.offset + first * matrix.cols;
-        if (given_) settle(matrix, panel, first);
-        if (!low_rank_take(panel, gradient.data() + at, v_.data() + at, q_.data() + matrix.q,
-                           out + matrix.p + first * matrix.rank))
-          sound = false;
+      for_rows(matrix, [&](Panel panel, std::size_t first) {
+        const std::size_t end = first + panel.rows;
+        const std::size_t few = std::max<std::size_t>(1, cached / matrix.cols);
+        for (; first < end; first += panel.rows) {
+          panel.rows = std::min(few, end - first);
+          const std::size_t at = matrix.offset + first * matrix.cols;
+          if (given_) settle(matrix, panel, first);
+          if (!low_rank_take(panel, gradient.data() + at, v_.data() + at, q_.data() + matrix.q,
+                             out + matrix.p + first * matrix.rank))
+            sound = false;
+        }
       });
     }
     float* to = out + layout.p;

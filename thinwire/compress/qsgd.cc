@@ -7,7 +7,6 @@
 #include "thinwire/compress/coded.h"
 #include "thinwire/compress/ranged.h"
 #include "thinwire/compress/schemes.h"
-#include "thinwire/kernels/limit.h"
 #include "thinwire/wire/block.h"
 #include "thinwire/wire/elias.h"
 
@@ -26,14 +25,16 @@ class PackedCodec final : public RangedCodec {
  protected:
   bool encode_range(Range range, const float* gradient, float* residual, DrawKey key,
                     std::uint8_t* payload) const override {
-    return qsgd_encode(rule_, gradient, residual, range.count, key,
+    return qsgd_encode(rule_, gradient + range.first,
+                       residual == nullptr ? nullptr : residual + range.first, range.count, key,
                        static_cast<std::uint32_t>(range.first),
                        payload + qsgd_bytes(rule_, range.first));
   }
 
   bool add_range(Range range, const std::uint8_t* payload, float share,
                  float* target) const override {
-    return qsgd_add(rule_, payload + qsgd_bytes(rule_, range.first), range.count, share, target);
+    return qsgd_add(rule_, payload + qsgd_bytes(rule_, range.first), range.count, share,
+                    target + range.first);
   }
 
  private:
@@ -59,17 +60,11 @@ class EliasCodec final : public Codec {
     Coded coded;
     for (std::size_t at = 0; at < elements_; at += rule_.bucket) {
       const std::size_t size = std::min(rule_.bucket, elements_ - at);
-      const float* const g = gradient.data() + at;
-      float* const r = residual.empty() ? nullptr : residual.data() + at;
       float norm = 0;
-      if (all_within_limit(g, size)) {
-        coded.finite = qsgd_quantise(rule_, g, r, size, key, static_cast<std::uint32_t>(at), norm,
-                                    levels_, signs_) &&
-                      coded.finite;
-      } else {
-        if (r != nullptr) add_within_limit(g, r, size);
-        coded.finite = false;
-      }
+      coded.finite = qsgd_quantise(rule_, gradient.data() + at,
+                                   residual.empty() ? nullptr : residual.data() + at, size, key,
+                                   static_cast<std::uint32_t>(at), norm, levels_, signs_) &&
+                     coded.finite;
       std::memcpy(out.data() + coded.bytes, &norm, 4);
       coded.bytes += 4;
       if (norm > 0) coded.bytes += elias_encode(levels_, signs_, size, out.subspan(coded.bytes));

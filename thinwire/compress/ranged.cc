@@ -4,24 +4,14 @@
 
 #include <algorithm>
 #include <atomic>
-#include <vector>
 
 #include "thinwire/core/parallel.h"
-#include "thinwire/kernels/limit.h"
 
 namespace thinwire {
 namespace {
 
 constexpr std::size_t least_per_piece = std::size_t{1} << 17;  // below, waking a thread costs more
 constexpr std::size_t tile = std::size_t{1} << 13;             // 32 KiB of floats
-
-// Calls body(range) for tiles of whole grains, one after the other.
-template <typename Body>
-void for_tiles(Range piece, std::size_t grain, const Body& body) {
-  const std::size_t extent = (tile + grain - 1) / grain * grain;
-  for (std::size_t at = 0; at < piece.count; at += extent)
-    body(Range{piece.first + at, std::min(extent, piece.count - at)});
-}
 
 // Calls body(range) for equal shares of whole grains, one per thread.
 template <typename Body>
@@ -48,34 +38,20 @@ constexpr Status wrong_value{Code::bad_value, "its payload has a number that no 
 Coded RangedCodec::encode(std::span<const float> gradient, std::span<float> residual,
                           std::uint64_t seed, Bytes out) {
   const DrawKey key = draw_key(seed);
-  std::atomic<bool> sound = true;
-  for_pieces(elements_, grain_, [&](Range piece) {
-    for_tiles(piece, grain_, [&](Range range) {
-      float* const r = residual.empty() ? nullptr : residual.data() + range.first;
-      if (!encode_tile(range, gradient.data() + range.first, r, key,
-                       reinterpret_cast<std::uint8_t*>(out.data())))
-        sound = false;
-    });
+  std::atomic<bool> finite = true;
+  for_pieces(elements_, grain_, [&](Range range) {
+    if (!encode_range(range, gradient.data(), residual.empty() ? nullptr : residual.data(), key,
+                      reinterpret_cast<std::uint8_t*>(out.data())))
+      finite = false;
   });
-  return {payload_bytes(), sound};
-}
-
-// The look at the gradient brings the tile into a cache, where encoding then finds it.
-bool RangedCodec::encode_tile(Range range, const float* gradient, float* residual, DrawKey key,
-                              std::uint8_t* payload) const {
-  if (all_within_limit(gradient, range.count))
-    return encode_range(range, gradient, residual, key, payload);
-  if (residual != nullptr) add_within_limit(gradient, residual, range.count);
-  const std::vector<float> zeros(range.count);
-  encode_range(range, zeros.data(), nullptr, key, payload);
-  return false;
+  return {payload_bytes(), finite};
 }
 
 Status RangedCodec::add(ConstBytes payload, float share, std::span<float> target) const {
   if (payload.size() != payload_bytes() || target.size() != elements_) return wrong_length;
   std::atomic<bool> sound = true;
   for_pieces(elements_, grain_, [&](Range range) {
-    if (!add_range(range, bytes_of(payload), share, target.data() + range.first)) sound = false;
+    if (!add_range(range, bytes_of(payload), share, target.data())) sound = false;
   });
   return sound ? Status{} : wrong_value;
 }
@@ -87,15 +63,16 @@ Status RangedCodec::average(std::span<const ConstBytes> payloads, float share,
     if (payloads[static_cast<std::size_t>(culprit)].size() != payload_bytes()) return wrong_length;
   }
   std::atomic<int> worst = ranks;
+  const std::size_t extent = (tile + grain_ - 1) / grain_ * grain_;
   for_pieces(elements_, grain_, [&](Range piece) {
-    for_tiles(piece, grain_, [&](Range range) {
-      float* const to = target.data() + range.first;
-      std::fill_n(to, range.count, 0.0f);
+    for (std::size_t at = 0; at < piece.count; at += extent) {
+      const Range range{piece.first + at, std::min(extent, piece.count - at)};
+      std::fill_n(target.data() + range.first, range.count, 0.0f);
       for (int rank = 0; rank < ranks; ++rank) {
         const ConstBytes payload = payloads[static_cast<std::size_t>(rank)];
-        if (!add_range(range, bytes_of(payload), share, to)) worst = rank;
+        if (!add_range(range, bytes_of(payload), share, target.data())) worst = rank;
       }
-    });
+    }
   });
   culprit = worst;
   return worst == ranks ? Status{} : wrong_value;

@@ -27,18 +27,15 @@ class RangedCodec : public Codec {
                  int& culprit) const final;
 
  protected:
-  // `gradient`, `residual` (may be null) and `target` begin with the range, the payload with the
-  // bucket, and it is payload_bytes() long. Pieces run at the same time. encode_range() says whether
-  // all x were finite, add_range() whether the bytes are sound.
+  // Pointers are those of the whole bucket and payload, whose length is payload_bytes(); residual
+  // may be null. Pieces run at the same time. encode_range() says whether all x were finite,
+  // add_range() whether the bytes are sound.
   virtual bool encode_range(Range range, const float* gradient, float* residual, DrawKey key,
                             std::uint8_t* payload) const = 0;
   virtual bool add_range(Range range, const std::uint8_t* payload, float share,
                          float* target) const = 0;
 
  private:
-  bool encode_tile(Range range, const float* gradient, float* residual, DrawKey key,
-                   std::uint8_t* payload) const;
-
   std::size_t elements_, grain_;
 };
 

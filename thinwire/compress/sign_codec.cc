@@ -6,7 +6,6 @@
 #include <bit>
 #include <cmath>
 #include <cstring>
-#include <limits>
 
 #include "thinwire/core/parallel.h"
 #include "thinwire/kernels/limit.h"
@@ -68,19 +67,11 @@ void for_blocks(std::size_t count, const Body& body) {
                [&](std::size_t k) { body(k * block, std::min(block, count - k * block)); });
 }
 
-// Sums that are not finite where the gradient is beyond the limit. The look at it brings the block
-// into a cache, where the scan then finds it.
-SignSums scan_block(const float* g, const float* r, std::size_t count, std::uint8_t* bits) {
-  constexpr double infinity = std::numeric_limits<double>::infinity();
-  if (!all_within_limit(g, count)) return {infinity, -infinity, 0};
-  return sign_scan(g, r, count, bits);
-}
-
 SignSums scan_group(const float* g, const float* r, std::size_t count, std::uint8_t* bits) {
-  if (count <= block) return scan_block(g, r, count, bits);
+  if (count <= block) return sign_scan(g, r, count, bits);
   std::vector<SignSums> parts((count + block - 1) / block);
   for_blocks(count, [&](std::size_t at, std::size_t size) {
-    parts[at / block] = scan_block(g + at, r == nullptr ? r : r + at, size, bits + at / 8);
+    parts[at / block] = sign_scan(g + at, r == nullptr ? r : r + at, size, bits + at / 8);
   });
   SignSums sums;
   for (const SignSums& part : parts)

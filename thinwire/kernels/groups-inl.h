@@ -14,7 +14,9 @@
 #include <algorithm>
 #include <cstdint>
 #include <cstring>
+#include <limits>
 
+#include "thinwire/kernels/limit.h"
 #include "thinwire/kernels/norm.h"
 
 // Where vectors have one lane, or a length that is only known at run time, kernels that work on
@@ -44,6 +46,13 @@ inline constexpr std::size_t vector_bytes = 4 * lanes;
 
 constexpr std::size_t WholeGroups(std::size_t count) { return (count + group - 1) / group * group; }
 
+// limit.h's taken_in().
+HWY_INLINE Floats TakenIn(Floats g, Floats v) {
+  const auto sound = hn::Le(hn::Abs(g), hn::Set(F32(), gradient_limit));
+  return hn::IfThenElse(sound, hn::Add(g, v),
+                        hn::Set(F32(), std::numeric_limits<float>::infinity()));
+}
+
 // x = g + v, or g where v is null, padded to whole groups: in `room`, or g itself where nothing is
 // to be added or padded.
 HWY_INLINE const float* TakeIn(const float* g, const float* v, std::size_t count, float* room,
@@ -55,8 +64,8 @@ HWY_INLINE const float* TakeIn(const float* g, const float* v, std::size_t count
     i = count;
   }
   for (; count - i >= lanes; i += lanes)
-    hn::StoreU(hn::Add(hn::LoadU(F32(), g + i), hn::LoadU(F32(), v + i)), F32(), room + i);
-  for (; i < count; ++i) room[i] = g[i] + v[i];
+    hn::StoreU(TakenIn(hn::LoadU(F32(), g + i), hn::LoadU(F32(), v + i)), F32(), room + i);
+  for (; i < count; ++i) room[i] = taken_in(g[i], v[i]);
   std::fill(room + count, room + WholeGroups(count), pad_with_last ? room[count - 1] : 0.0f);
   return room;
 }

@@ -7,6 +7,8 @@
 #include <cmath>
 #include <cstring>
 
+#include "thinwire/kernels/limit.h"
+
 namespace thinwire {
 namespace {
 
@@ -24,7 +26,7 @@ std::uint8_t code_of(const Int8Rule& rule, const Int8Scale& scale, float x, std:
 
 bool encode_block(const Int8Rule& rule, const float* g, float* v, std::size_t count, DrawKey key,
                   std::uint32_t first, std::uint8_t* out) {
-  const auto x = [&](std::size_t i) { return v == nullptr ? g[i] : g[i] + v[i]; };
+  const auto x = [&](std::size_t i) { return v == nullptr ? g[i] : taken_in(g[i], v[i]); };
   float smallest = x(0), largest = x(0);
   bool finite = true;
   for (std::size_t i = 0; i < count; ++i) {
@@ -37,6 +39,7 @@ bool encode_block(const Int8Rule& rule, const float* g, float* v, std::size_t co
   std::uint8_t* codes = out + int8_block_header;
   if (!scale.finite) {
     std::fill_n(codes, count, std::uint8_t{0});
+    if (v != nullptr) add_within_limit(g, v, count);
     return false;
   }
   for (std::size_t i = 0; i < count; ++i) {

@@ -32,8 +32,8 @@ constexpr std::size_t int8_bytes(const Int8Rule& rule, std::size_t count) {
 
 // Codes x = g + v (v null: x = g) into int8_bytes(rule, count) bytes, and leaves x - value in v.
 // `first` is the first element's number for its draw, a multiple of the block. False where a block
-// has an element that is not finite, or a range that no float holds: that block is coded as zeros
-// and keeps its v. 13 bytes of memory traffic per element with v, 5 without.
+// has an x that is not finite or a range that no float holds, or with v a g beyond the limit
+// (limit.h): that block is coded as zeros, and v takes in what of g is within it. 13 bytes of memory traffic per element with v, 5 without.
 bool int8_encode(const Int8Rule& rule, const float* g, float* v, std::size_t count, DrawKey key,
                  std::uint32_t first, std::uint8_t* out);
 // target += share * value. False where a block's numbers are none that an encoder writes.

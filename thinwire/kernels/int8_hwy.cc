@@ -24,13 +24,13 @@ namespace hn = hwy::HWY_NAMESPACE;
 template <bool has_v>
 HWY_INLINE Int8Scale Survey(const float* g, const float* v, std::size_t padded, float* room) {
   Floats smallest = hn::LoadU(F32(), g), largest;
-  if constexpr (has_v) smallest = hn::Add(smallest, hn::LoadU(F32(), v));
+  if constexpr (has_v) smallest = TakenIn(smallest, hn::LoadU(F32(), v));
   largest = smallest;
   Ints most = hn::Zero(I32());
   for (std::size_t i = 0; i < padded; i += lanes) {
     Floats value = hn::LoadU(F32(), g + i);
     if constexpr (has_v) {
-      value = hn::Add(value, hn::LoadU(F32(), v + i));
+      value = TakenIn(value, hn::LoadU(F32(), v + i));
       hn::StoreU(value, F32(), room + i);
     }
     smallest = hn::Min(smallest, value);
@@ -128,7 +128,10 @@ bool Int8Encode(const Int8Rule& rule, const float* g, float* v, std::size_t coun
   for (std::size_t at = 0; at < count; at += rule.block) {
     const std::size_t size = std::min(rule.block, count - at);
     const Part part = Measure(g + at, v == nullptr ? nullptr : v + at, size, room);
-    finite = EncodePart(rule, part, key, first + static_cast<std::uint32_t>(at), out) && finite;
+    if (!EncodePart(rule, part, key, first + static_cast<std::uint32_t>(at), out)) {
+      if (v != nullptr) add_within_limit(g + at, v + at, size);
+      finite = false;
+    }
     out += int8_block_header + size;
   }
   return finite;

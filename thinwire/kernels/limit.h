@@ -11,6 +11,7 @@
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
+#include <limits>
 
 namespace thinwire {
 
@@ -19,6 +20,12 @@ namespace thinwire {
 inline constexpr float gradient_limit = 0x1p90f;
 
 inline bool within_limit(float x) { return std::fabs(x) <= gradient_limit; }
+
+// g + v as a quantiser sees it: infinite where g is beyond the limit, so that whoever measures a group
+// refuses it.
+inline float taken_in(float g, float v) {
+  return within_limit(g) ? g + v : std::numeric_limits<float>::infinity();
+}
 
 // Whether all of x are within the limit. 4 bytes of memory traffic per element.
 bool all_within_limit(const float* x, std::size_t count);

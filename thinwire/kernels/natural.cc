@@ -7,6 +7,7 @@
 #include <cmath>
 
 #include "thinwire/kernels/levels.h"
+#include "thinwire/kernels/limit.h"
 
 namespace thinwire {
 namespace {
@@ -22,7 +23,7 @@ bool natural_encode_reference(const float* g, float* v, std::size_t count, DrawK
   bool finite = true;
   std::fill_n(signs, (count + 7) / 8, std::uint8_t{0});
   for (std::size_t i = 0; i < count; ++i) {
-    const float x = v == nullptr ? g[i] : g[i] + v[i];
+    const float x = v == nullptr ? g[i] : taken_in(g[i], v[i]);
     const auto bits = std::bit_cast<std::uint32_t>(x);
     if (bits >> 31) signs[i / 8] = static_cast<std::uint8_t>(signs[i / 8] | 1u << (i % 8));
     exponents[i] = 0;

@@ -18,7 +18,8 @@ namespace thinwire {
 
 // Codes x = g + v (v null: x = g): `count` exponents and (count + 7) / 8 bytes of signs; leaves
 // x - value in v. `first` is the first element's number for its draw, a multiple of 32. False where
-// an x is not finite: it is coded as zero and keeps its v. 13.1 bytes of memory traffic per element
+// an x is not finite, or with v a g is beyond the limit (limit.h): it is coded as zero and keeps its
+// v. 13.1 bytes of memory traffic per element
 // with v, 5.1 without.
 bool natural_encode(const float* g, float* v, std::size_t count, DrawKey key, std::uint32_t first,
                     std::uint8_t* exponents, std::uint8_t* signs);

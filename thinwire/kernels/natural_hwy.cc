@@ -39,7 +39,7 @@ HWY_INLINE std::size_t EncodeGroups(const float* HWY_RESTRICT g, float* HWY_REST
     for (std::size_t k = 0; k < group / lanes; ++k) {
       const std::size_t i = at + k * lanes;
       Floats x = hn::LoadU(F32(), g + i);
-      if constexpr (has_v) x = hn::Add(x, hn::LoadU(F32(), v + i));
+      if constexpr (has_v) x = TakenIn(x, hn::LoadU(F32(), v + i));
       const Ints pattern = hn::BitCast(I32(), x), bits = hn::And(pattern, magnitude);
       most = hn::Max(most, bits);
       word |= SignsOf(pattern) << (k * lanes);

@@ -8,6 +8,7 @@
 #include <cstring>
 #include <limits>
 
+#include "thinwire/kernels/limit.h"
 #include "thinwire/kernels/norm.h"
 
 namespace thinwire {
@@ -73,12 +74,15 @@ bool qsgd_quantise_reference(const QsgdRule& rule, const float* g, float* v, std
                              DrawKey key, std::uint32_t first, float& norm, std::uint8_t* levels,
                              std::uint8_t* signs) {
   float x[qsgd_most];
-  for (std::size_t i = 0; i < count; ++i) x[i] = v == nullptr ? g[i] : g[i] + v[i];
+  for (std::size_t i = 0; i < count; ++i) x[i] = v == nullptr ? g[i] : taken_in(g[i], v[i]);
   const QsgdScale scale = qsgd_scale(rule, norm_of(rule, x, count));
   norm = scale.norm;
   std::fill_n(levels, count, std::uint8_t{0});
   std::fill_n(signs, level_bytes(count, 1), std::uint8_t{0});
-  if (!scale.finite) return false;
+  if (!scale.finite) {
+    if (v != nullptr) add_within_limit(g, v, count);
+    return false;
+  }
   if (norm > 0) pack_signs(x, count, signs);
   for (std::size_t i = 0; i < count; ++i) {
     levels[i] = level_of(rule, std::abs(x[i]), scale.inverse,

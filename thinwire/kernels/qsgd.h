@@ -43,8 +43,8 @@ constexpr std::size_t qsgd_bytes(const QsgdRule& rule, std::size_t count) {
 
 // Codes x = g + v (v null: x = g) into qsgd_bytes(rule, count) bytes, packed, and leaves x - value
 // in v. `first` is the first element's number for its draw, a multiple of the bucket. False where a
-// bucket has an element that is not finite, or a norm that no float holds: that bucket is coded as
-// zeros and keeps its v. One pass over memory: 4 bytes per element and what is written, 12 with v.
+// bucket has an x that is not finite or a norm that no float holds, or with v a g beyond the limit
+// (limit.h): that bucket is coded as zeros, and v takes in what of g is within it. One pass over memory: 4 bytes per element and what is written, 12 with v.
 bool qsgd_encode(const QsgdRule& rule, const float* g, float* v, std::size_t count, DrawKey key,
                  std::uint32_t first, std::uint8_t* out);
 // target += share * value. False where a bucket is none that an encoder writes.

@@ -89,12 +89,13 @@ struct Part {
   float *v, *room;
   std::size_t count;
   QsgdScale scale;
+  const float* g;
 };
 
 HWY_INLINE Part Measure(const QsgdRule& rule, const float* g, float* v, std::size_t count,
                         float* room) {
   const float* x = TakeIn(g, v, count, room, false);
-  return {x, v, room, count, qsgd_scale(rule, NormOf(rule, x, WholeGroups(count)))};
+  return {x, v, room, count, qsgd_scale(rule, NormOf(rule, x, WholeGroups(count))), g};
 }
 
 template <bool byte_levels>
@@ -116,6 +117,7 @@ HWY_INLINE bool Quantise(const QsgdRule& rule, const Part& part, DrawKey key, st
     std::memset(signs, 0, level_bytes(part.count, 1));
     if (part.scale.finite && part.v != nullptr)
       std::memcpy(part.v, part.x, part.count * sizeof(float));
+    if (!part.scale.finite && part.v != nullptr) add_within_limit(part.g, part.v, part.count);
     return part.scale.finite;
   }
   const Draws draws(key, first);

@@ -5,13 +5,14 @@
 #include <algorithm>
 #include <cmath>
 
+#include "thinwire/kernels/limit.h"
 #include "thinwire/kernels/norm.h"
 
 namespace thinwire {
 namespace {
 
-float sum_at(const float* g, const float* r, std::size_t i) {
-  return r == nullptr ? g[i] : g[i] + r[i];
+float scanned(const float* g, const float* r, std::size_t i) {
+  return r == nullptr ? g[i] : taken_in(g[i], r[i]);
 }
 
 // Sixteen sums of one side: in float those of the block begun, in double those of all before.
@@ -35,7 +36,7 @@ SignSums sign_scan_reference(const float* g, const float* r, std::size_t count,
   std::size_t lows = 0;
   std::fill_n(bits, (count + 7) / 8, std::uint8_t{0});
   for (std::size_t i = 0; i < count; ++i) {
-    const float x = sum_at(g, r, i);
+    const float x = scanned(g, r, i);
     if (x < 0) {
       bits[i / 8] = static_cast<std::uint8_t>(bits[i / 8] | 1u << i % 8);
       ++lows;
@@ -50,7 +51,7 @@ SignSums sign_scan_reference(const float* g, const float* r, std::size_t count,
   if (std::isfinite(fast.high) && std::isfinite(fast.low)) return fast;
   double highs[16] = {}, wide_lows[16] = {};
   for (std::size_t i = 0; i < count; ++i) {
-    const float x = sum_at(g, r, i);
+    const float x = scanned(g, r, i);
     double& sum = x < 0 ? wide_lows[i % 16] : highs[i % 16];
     sum += static_cast<double>(x);
   }

@@ -17,7 +17,8 @@
 namespace thinwire {
 
 struct SignSums {
-  double high = 0, low = 0;  // of the x >= 0 and of the x < 0; not finite when an x is not
+  double high = 0, low = 0;  // of the x >= 0 and of the x < 0; not finite when an x is
+                             // not, or where there is an r and a g beyond the limit (limit.h)
   std::size_t lows = 0;      // how many x < 0
 };
 

@@ -21,13 +21,6 @@ namespace hn = hwy::HWY_NAMESPACE;
 using D = hn::CappedTag<float, 16>;
 using V = hn::Vec<D>;
 
-template <bool has_r>
-HWY_INLINE V SumAt(const float* g, const float* r, std::size_t i) {
-  const D d;
-  if constexpr (has_r) return hn::Add(hn::LoadU(d, g + i), hn::LoadU(d, r + i));
-  return hn::LoadU(d, g + i);
-}
-
 #if THINWIRE_HAVE_GROUPS
 
 constexpr std::size_t vectors = 16 / lanes;
@@ -63,7 +56,8 @@ HWY_INLINE std::uint64_t Take(const float* g, const float* r, Side& high, Side& 
   std::uint64_t word = 0;
   for (std::size_t i = 0; i < group; i += 16) {
     for (std::size_t k = 0; k < vectors; ++k) {
-      const V x = SumAt<has_r>(g, r, i + k * lanes);
+      V x = hn::LoadU(d, g + i + k * lanes);
+      if constexpr (has_r) x = TakenIn(x, hn::LoadU(d, r + i + k * lanes));
       const auto is_low = hn::Lt(x, hn::Zero(d));
       word |= WordOf(hn::RebindMask(I32(), is_low)) << (i + k * lanes);
       high.parts[k] = hn::Add(high.parts[k], hn::IfThenZeroElse(is_low, x));
@@ -121,7 +115,7 @@ void SignSettle(const float* HWY_RESTRICT g, float* HWY_RESTRICT r, std::size_t 
   const V above = hn::Set(d, high), below = hn::Set(d, low);
   std::size_t i = 0;
   for (; count - i >= lanes; i += lanes) {
-    const V x = SumAt<true>(g, r, i);
+    const V x = hn::Add(hn::LoadU(d, g + i), hn::LoadU(d, r + i));
     const V sent = hn::IfThenElse(hn::Lt(x, hn::Zero(d)), below, above);
     hn::StoreU(hn::Sub(x, sent), d, r + i);
   }
