@@ -159,6 +159,8 @@ class Optimizer:
         if held is None or not held.follows:
             return {}
         self._momenta = [float(group["momentum"]) for group in self.shown.param_groups]
+        if all(momentum == held.momentum for momentum in self._momenta):
+            return {}
         return {
             name: group["momentum"] / held.momentum
             for group, _, name in self.parameters()

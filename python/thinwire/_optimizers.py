@@ -94,7 +94,6 @@ class Optimizers:
             if names:
                 check_cover(optimizers, names)
             for i, optimizer in enumerate(optimizers):
-                # type: ignore[misc]
                 stepped = functools.partial(self._stepped, i)
                 self._all.append(Optimizer(optimizer, names, self._is_void_now, stepped))
         except Exception:
@@ -143,6 +142,9 @@ class Optimizers:
 
     def _is_void_now(self) -> bool:
         now = self._exchanges
+        if now != self._asked:
+            self._void = self._is_void()
+            self._asked = now
         if now == self._changed and any(
             parameter.grad is not None for one in self._all for _, parameter, _ in one.parameters()
         ):
@@ -152,9 +154,6 @@ class Optimizers:
                 "twice or not at all: call attach(), set_scheme() and the like after step() of all "
                 "optimizers, before backward()"
             )
-        if now != self._asked:
-            self._void = self._is_void()
-            self._asked = now
         return self._void
 
     def _stepped(self, which: int) -> None:
