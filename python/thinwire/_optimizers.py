@@ -150,9 +150,8 @@ class Optimizers:
         ):
             raise RuntimeError(
                 "the gradients at hand travelled before the momentum went over between optimizer "
-                "and scheme, and would have it "
-                "twice or not at all: call attach(), set_scheme() and the like after step() of all "
-                "optimizers, before backward()"
+                "and scheme, and would have it twice or not at all: call attach(), set_scheme() "
+                "and the like after step() of all optimizers, before backward()"
             )
         return self._void
 

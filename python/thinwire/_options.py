@@ -35,7 +35,7 @@ class Held(NamedTuple):
     nesterov: bool
     decays: bool  # weight decay has it, too
     factor: float  # of momentum_buffers that are kept: see _velocity
-    # another momentum in the optimizer's groups can be followed, by multiplying what was gathered
+    # Another momentum in the optimizer's groups can be followed, by multiplying what was gathered.
     follows: bool
 
 
@@ -61,12 +61,12 @@ def momentum_of(optimizers: Sequence[torch.optim.Optimizer], scheme: str) -> tup
         raise ValueError(
             f"scheme '{scheme}' has no dampening; the optimizer has {dampening}: set it to 0"
         )
-    if len(forms) > 1 or (len(momenta) > 1 and (True in forms or not takes(scheme, "nesterov"))):
+    nesterov = True in forms or options_of(scheme).get("nesterov") == "on"
+    if len(forms) > 1 or (len(momenta) > 1 and (nesterov or not takes(scheme, "nesterov"))):
         raise ValueError(
             f"scheme '{scheme}': Nesterov's form and signum have one momentum for all parameters; "
-            f"the optimizer's groups have "
-            f"momentum {momenta}, nesterov {sorted(forms)}: give them the same, or momentum "
-            f"without nesterov"
+            f"the optimizer's groups have momentum {momenta}, nesterov {sorted(forms)}: give them "
+            "the same, or momentum without nesterov"
         )
     return momenta[-1], forms.pop()
 
