@@ -10,7 +10,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from ._delayed import DelayedLink
 from ._link import Link
-from ._momentum import AnyOptimizers, as_list
+from ._optimizers import AnyOptimizers, as_list
 from ._reports import Callback, is_attached
 
 
@@ -32,8 +32,9 @@ def attach(model: torch.nn.Module, optimizer: Optional[AnyOptimizers] = None, sc
            scaler: Any = None, check_every: int = 100, callback: Optional[Callback] = None, **options: Any) -> Union[Link, DelayedLink]:
     """Lets the gradients of a DDP model travel by `scheme`; `options` are the scheme's (density=0.001, ...).
 
-    `optimizer` may be a list: together they must step what DDP averages. Where the scheme accumulates momentum itself (dgc, csc,
-    signum, memory="momentum"), it takes over theirs, and they must be torch.optim.SGD. Errors are raised here for combinations that make no sense.
+    `optimizer` may be a list: together they must step what DDP averages. Where the scheme
+    accumulates momentum itself (dgc, csc, signum, memory="momentum"), it takes over theirs, and they
+    must be torch.optim.SGD. Errors are raised here for combinations that make no sense.
 
     exchange     "auto", or "split": split-reduce, whose bytes do not grow with the number of workers
     fuse_mb      summed buckets shorter than this travel together
@@ -63,7 +64,8 @@ def attach(model: torch.nn.Module, optimizer: Optional[AnyOptimizers] = None, sc
             raise ValueError(f"attach: local_steps={local_steps}: expected at least 1")
         several = as_list(optimizer)
         if len(several) != 1:
-            raise ValueError(f"attach: delay= takes one optimizer, got {len(several)}; give one with several groups")
+            raise ValueError(f"attach: delay= takes one optimizer, got {len(several)}; "
+                             "give one with several groups")
         return DelayedLink(model, several[0], scheme, delay=delay, local_steps=1 if local_steps is None else local_steps,
                            correction="soft" if correction is None else correction, process_group=process_group, **common)
     if local_steps is not None or correction is not None or process_group is not None:

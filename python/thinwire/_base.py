@@ -11,7 +11,8 @@ import torch.distributed as dist
 
 from . import _native, _wires
 from ._log import logger, prepare
-from ._momentum import AnyOptimizers, Optimizers, Velocity, as_list
+from ._momentum import Velocity
+from ._optimizers import AnyOptimizers, Optimizers, as_list
 from ._options import options_of, takes, text_of, with_momentum
 from ._reports import Callback, Reports
 from ._state import DELAY, REPLICATED, SUMMED, Entries, entries_in, merge_states, shard_for, shard_of
@@ -63,29 +64,41 @@ class Base(Reports):
     # -- scheme
 
     def set_scheme(self, scheme: Optional[str] = None, **options: Any) -> None:
-        """Another scheme, or other options of this one, from the next step on. All ranks call it between the same steps.
+        """Another scheme, or other options of this one, from the next step on. All ranks call it
+        between the same steps.
 
         What was not sent yet goes over to the new scheme, or into the next gradient where that keeps nothing.
         """
-        text = _native.config(text_of(scheme if scheme is not None else self._text_without_momentum(options), options))
-        text = _native.config(with_momentum(text, None if self._optimizer is None else self._optimizer.shown))
+        text = _native.config(
+            text_of(scheme if scheme is not None else self._text_without_momentum(options), options)
+        )
+        text = _native.config(
+            with_momentum(text, None if self._optimizer is None else self._optimizer.shown)
+        )
         if self._link is not None:
             self._link.check_scheme(text, self._exchange, self._fuse_bytes)
-            if self._optimizer is not None and self._optimizer.taken != _native.keeps_momentum(text):
+            keeps = _native.keeps_momentum(text)
+            if self._optimizer is not None and self._optimizer.taken != keeps:
                 self._check_named()
         self._change(text)
         if self._link is not None:
             self._say("scheme is %s from step %d on", text, self._link.steps() + 1)
 
     def _text_without_momentum(self, options: Mapping[str, Any]) -> str:
-        """A scheduler may have changed the optimizer's momentum since the scheme took it over: it is asked again."""
+        """A scheduler may have changed the optimizer's momentum since the scheme took it over: it
+        is asked again."""
         name, inside = _native.parse(self._text)
-        if self._optimizer is not None and any(self._optimizer.momenta().values()) and "momentum" not in options:
+        if (
+            self._optimizer is not None
+            and any(self._optimizer.momenta().values())
+            and "momentum" not in options
+        ):
             inside.pop("momentum", None)
         return text_of(name, inside)
 
     def _change(self, text: str) -> None:
-        """Everything was checked. Momentum, and what waits to be sent, take the form that the next scheme has for them."""
+        """Everything was checked. Momentum, and what waits to be sent, take the form that the next
+        scheme has for them."""
         before, keeps = self._text, _native.keeps_momentum(text)
         optimizer, taken = self._optimizer, self._optimizer is not None and self._optimizer.taken
         if self._link is None:
@@ -96,6 +109,16 @@ class Base(Reports):
                 optimizer.take(text)
             self._text = text
             return
+        if (
+            _native.keeps_momentum(before)
+            and not keeps
+            and (optimizer is None or not any(optimizer.momenta().values()))
+        ):
+            logger.warning(
+                "what the momentum of '%s' has gathered is dropped: there is no optimizer with "
+                "momentum to go on with it",
+                before,
+            )
         if taken == (optimizer is not None and keeps) and form_of(before) == form_of(text):
             self._link.set_scheme(text, self._exchange, self._fuse_bytes)
         else:
@@ -107,9 +130,11 @@ class Base(Reports):
     def _convert(self, text: str, keeps: bool) -> None:
         assert self._link is not None
         entries: Entries = self._link.state()
-        layout, optimizer, velocity = self._link.layout(), self._optimizer, take_out(entries, self._text)
+        layout, optimizer = self._link.layout(), self._optimizer
+        velocity = take_out(entries, self._text)
         if optimizer is not None and optimizer.taken and not keeps:
-            mean = self._mean(velocity, entries)
+            assert self._group is not None
+            mean = self._mean(velocity, entries, self._group.size())
             to_gradients(entries, optimizer.momenta())
             optimizer.give(mean)
         elif optimizer is not None and not optimizer.taken and keeps:
@@ -118,7 +143,8 @@ class Base(Reports):
         elif keeps:
             put_in(entries, text, velocity)
         if text.partition(":")[0] != self._text.partition(":")[0]:
-            entries.pop("exchange/step", None)  # a scheme's own schedule (warm-up) counts from its first step
+            # A scheme's own schedule (warm-up) counts from its first step.
+            entries.pop("exchange/step", None)
         self._link.set_scheme(text, self._exchange, self._fuse_bytes)
         self._link.load(entries, layout)
 
@@ -126,11 +152,11 @@ class Base(Reports):
         """Changes by step: {500: "dgc:density=0.01", 2000: {"density": 0.001}}; after so many steps the change is made."""
         self._schedule = sorted(plan.items(), key=lambda item: item[0])
 
-    def _mean(self, velocity: Velocity, entries: Entries) -> Velocity:
-        """Over the workers, without the loss scale. Collective."""
+    def _mean(self, velocity: Velocity, entries: Entries, world: int) -> Velocity:
+        """Over the `world` workers that had it, without the loss scale. Collective."""
         assert self._group is not None
         scale = float(entries.get("link/scale", (0, 1.0))[1])
-        mean = {name: value / (self._group.size() * scale) for name, value in sorted(velocity.items())}
+        mean = {name: value / (world * scale) for name, value in sorted(velocity.items())}
         for value in mean.values():
             dist.all_reduce(value, group=self._group)
         return mean
@@ -188,12 +214,16 @@ class Base(Reports):
             self._say("state of scheme %s goes on with %s", shard["scheme"], self._text)
         entries = entries_in(shard)
         self._check_order(shard)
-        decay = {name[: -len("/decay")]: entries.pop(name)[1] for name in list(entries) if name.endswith("/decay")}
-        self._load_momentum(entries, decay, str(shard["scheme"]))
+        endings = [name for name in entries if name.endswith("/decay")]
+        decay = {name[: -len("/decay")]: entries.pop(name)[1] for name in endings}
+        self._load_momentum(entries, decay, str(shard["scheme"]), int(state["world"]))
         self._link.load(entries, shard["layout"] if self._fits(shard["layout"]) else [])
 
-    def _load_momentum(self, entries: Entries, decay: dict[str, torch.Tensor], before: str) -> None:
-        """Of a state that another scheme may have left: momentum goes where it is held now. Collective where that is the optimizer."""
+    def _load_momentum(
+        self, entries: Entries, decay: dict[str, torch.Tensor], before: str, world: int
+    ) -> None:
+        """Of a state that another scheme may have left: momentum goes where it is held now.
+        Collective where that is the optimizer."""
         optimizer, velocity = self._optimizer, take_out(entries, before)
         if optimizer is None:
             put_in(entries, self._text, velocity)
@@ -203,10 +233,12 @@ class Base(Reports):
         for one in optimizer:
             one.reunited()
             if velocity:
-                one.load_memory({name: value / factor_of(before, "/u") for name, value in decay.items()})
+                one.load_memory(
+                    {name: value / factor_of(before, "/u") for name, value in decay.items()}
+                )
         if velocity and not optimizer.taken:
             to_gradients(entries, optimizer.momenta())
-            optimizer.give(self._mean(velocity, entries))
+            optimizer.give(self._mean(velocity, entries, world))
         elif velocity:
             put_in(entries, self._text, velocity)
         elif optimizer.taken:  # the optimizer's own has gone over, or will when its state is loaded
@@ -215,8 +247,11 @@ class Base(Reports):
 
     def _check_named(self) -> None:
         if not self._names:
-            raise ValueError("momentum cannot go from the scheme to the optimizer, or back: without the model nothing says which parameter of the "
-                             "optimizer is which of DDP's; make the State with model=")
+            raise ValueError(
+                "momentum cannot go from the scheme to the optimizer, or back: without the model "
+                "nothing says which parameter of the optimizer is which of DDP's; make the State "
+                "with model="
+            )
 
     def _check_order(self, shard: Mapping[str, Any]) -> None:
         """States once had parameters in the order of memory, without saying which."""
@@ -224,8 +259,11 @@ class Base(Reports):
             return
         odd = [name for parameter, name in self._names.items() if not parameter.is_contiguous()]
         if odd:
-            raise ValueError(f"load_state_dict: parameter '{odd[0]}' is not contiguous (channels_last?), and this state is of an older thinwire, "
-                             "which did not say in which order it saved such parameters; load it into a contiguous model, and save it anew")
+            raise ValueError(
+                f"load_state_dict: parameter '{odd[0]}' is not contiguous (channels_last?), and "
+                "this state is of an older thinwire, which did not say in which order it saved "
+                "such parameters; load it into a contiguous model, and save it anew"
+            )
 
     def _fits(self, layout: list[list[str]]) -> bool:
         mine = set(self._names.values())
@@ -259,7 +297,8 @@ class Base(Reports):
         if self._callbacks:
             self._link.on_step(self._tell)
         if self._optimizer is not None:
-            optimizer = weakref.ref(self._optimizer)  # the native link is no part of Python's cycles
+            # The native link is no part of Python's cycles.
+            optimizer = weakref.ref(self._optimizer)
             self._link.on_begin(lambda: {} if (found := optimizer()) is None else found.factors())
         if self._scaler is not None:
             self._scaler.scale(torch.zeros(()))  # makes its scale, if it has none yet
@@ -270,8 +309,9 @@ class Base(Reports):
 
     def _bind(self, optimizers: AnyOptimizers) -> None:
         """Watches the optimizers. Their momentum goes over with _offer() and _take()."""
-        self._optimizer = Optimizers(as_list(optimizers), self._names, steps=lambda: 0 if self._link is None else self._link.steps(),
-                                     is_void=self._is_void, after=self._after_step)
+        self._optimizer = Optimizers(
+            as_list(optimizers), self._names, self._is_void, self._after_step
+        )
         try:
             self._text = _native.config(with_momentum(self._text, self._optimizer.shown))
         except Exception:
@@ -284,7 +324,8 @@ class Base(Reports):
             self._optimizer = None
 
     def _offer(self) -> None:
-        """The scheme, where it keeps momentum, goes on with what the optimizers have gathered, which they still have until _take()."""
+        """The scheme, where it keeps momentum, goes on with what the optimizers have gathered,
+        which they still have until _take()."""
         if self._optimizer is None or not _native.keeps_momentum(self._text):
             return
         velocity = self._optimizer.gathered()
@@ -308,16 +349,32 @@ class Base(Reports):
         return void
 
     def _notice_clipping(self) -> None:
-        """Averages are velocities where the scheme holds the momentum: what is cut off from one is lost, for all steps to come."""
+        """Averages are velocities where the scheme holds the momentum: what is cut off from one is
+        lost, for all steps to come."""
         assert self._link is not None
         share = self._link.share_kept()
         unscaled = share * (self._scaler.get_scale() if self._scaler is not None else 1.0)
-        if self._told_of_clipping or not 0 < share < 1 - 1e-5 or abs(unscaled - 1) < 1e-5 or math.frexp(share)[0] == 0.5:
+        if (
+            self._told_of_clipping
+            or not 0 < share < 1 - 1e-5
+            or abs(unscaled - 1) < 1e-5
+            or math.frexp(share)[0] == 0.5
+        ):
             return
         self._told_of_clipping = True
-        way = "by attach(..., clip=NORM)" if takes(self._text, "clip") else "with scheme dgc and its option clip="
-        logger.warning("gradients were multiplied by %.3g after they had travelled. If that is clip_grad_norm_: the averages of '%s' are "
-                       "velocities, and what is clipped off is lost; let the scheme clip gradients instead, %s", share, self._text, way)
+        way = (
+            "by attach(..., clip=NORM)"
+            if takes(self._text, "clip")
+            else "with scheme dgc and its option clip="
+        )
+        logger.warning(
+            "gradients were multiplied by %.3g after they had travelled. If that is "
+            "clip_grad_norm_: the averages of '%s' are velocities, and what is clipped off is "
+            "lost; let the scheme clip gradients instead, %s",
+            share,
+            self._text,
+            way,
+        )
 
     def _after_step(self) -> None:
         if self._link is None:

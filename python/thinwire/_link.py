@@ -9,7 +9,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from . import _native
 from ._base import Base, check_parameters
-from ._momentum import AnyOptimizers
+from ._optimizers import AnyOptimizers
 from ._options import with_momentum
 from ._reports import mark
 

@@ -9,7 +9,7 @@ from torch._C._distributed_c10d import GradBucket
 
 from . import _native
 from ._base import Base, check_parameters
-from ._momentum import AnyOptimizers
+from ._optimizers import AnyOptimizers
 from ._options import with_momentum
 from ._reports import Callback
 
@@ -33,7 +33,10 @@ class State(Base):
             self.take_over(optimizer)
 
     def take_over(self, optimizer: AnyOptimizers) -> None:
-        """This optimizer (or several, as a list) steps the model: its momentum becomes the scheme's where that keeps one. Before the first step."""
+        """This optimizer (or several, as a list) steps the model. Before the first step.
+
+        Its momentum becomes the scheme's, where that keeps one.
+        """
         if self._optimizer is not None or self._link is not None:
             raise RuntimeError("take_over: call it once, before the first step")
         self._bind(optimizer)

@@ -1,13 +1,16 @@
-"""_velocity: SGD's momentum_buffer as the schemes keep it, and what becomes of it when the scheme changes.
+"""_velocity: SGD's momentum_buffer as the schemes keep it, and what becomes of it between schemes.
 
-All of it works on the entries of a state: "layer.weight/u" and so on, by parameter. With m the momentum:
+All of it works on the entries of a state, by parameter: "layer.weight/u". With m the momentum and
+SGD's momentum_buffer b, which becomes m*b + g:
 
-    momentum_buffer b = m*b + g             /u of dgc, csc and memory=momentum is b
-                                            /u in Nesterov's form is m*b
-                                            /m of signum, a running mean, is (1 - m)*b
+    /u of dgc, csc and memory=momentum      b
+    /u in Nesterov's form                   m*b
+    /m of signum, a running mean            (1 - m)*b
 
-What waits in /v is of gradients where the optimizer has the momentum, and of velocities (sums of b) where the scheme has it.
+What waits in /v is of gradients where the optimizer has the momentum, and of velocities (sums of b)
+where the scheme has it.
 """
+
 # SPDX-License-Identifier: Apache-2.0
 from __future__ import annotations
 
@@ -58,7 +61,8 @@ def put_in(entries: Entries, text: str, velocity: Mapping[str, torch.Tensor]) ->
 
 
 def to_gradients(entries: Entries, momenta: Mapping[str, float]) -> None:
-    """The optimizer has the momentum again: /v, of velocities, becomes what gives their sum when momentum is applied to it."""
+    """The optimizer has the momentum again: /v, of velocities, becomes what gives their sum when
+    momentum is applied to it."""
     for name, momentum in momenta.items():
         if name + "/v" in entries:
             share, value = entries[name + "/v"]
@@ -66,7 +70,8 @@ def to_gradients(entries: Entries, momenta: Mapping[str, float]) -> None:
 
 
 def to_velocities(entries: Entries, text: str, momenta: Mapping[str, float]) -> None:
-    """The scheme has the momentum from now on: /v, of gradients, goes through its momentum with the next gradient."""
+    """The scheme has the momentum from now on: /v, of gradients, goes through its momentum with the
+    next gradient."""
     if ending_for(text) != "/u":
         return  # signum has no /v: the link adds it to the next gradient
     nesterov = options_of(text).get("nesterov") == "on"

@@ -32,6 +32,7 @@ def refusals(rank, world):
     every = [{"params": model[0].parameters()}, {"params": [*model[2].parameters(), *model[4].parameters()], "momentum": 0.5}]
     refused("one momentum", optimizer=torch.optim.SGD(every, lr=0.1, momentum=0.9, nesterov=True))
     refused("one momentum", optimizer=torch.optim.SGD(every, lr=0.1, momentum=0.9), scheme="signum")
+    refused("one momentum", optimizer=torch.optim.SGD(every, lr=0.1, momentum=0.9), nesterov=True)
     refused("Nesterov", "signum", optimizer=sgd(model, nesterov=True), scheme="signum")
     refused("say it once", momentum=0.5)
     refused("DistributedDataParallel", "Sequential", model=model, kind=TypeError)

@@ -1,5 +1,8 @@
-"""test_optimizers: what steps beside a link: several optimizers, wrapped and sharded ones, schedulers of momentum, clipping."""
+"""test_optimizers: what steps beside a link: several optimizers, wrapped and sharded ones,
+schedulers of momentum, clipping."""
+
 # SPDX-License-Identifier: Apache-2.0
+import copy
 import logging
 
 import pytest
@@ -33,7 +36,10 @@ class Both:
 
 def halves(model, **options):
     first = torch.optim.SGD(model[0].parameters(), **{"lr": 0.1, "momentum": 0.9, **options})
-    second = torch.optim.SGD([*model[2].parameters(), *model[4].parameters()], **{"lr": 0.05, "momentum": 0.9, "weight_decay": 0.05, **options})
+    second = torch.optim.SGD(
+        [*model[2].parameters(), *model[4].parameters()],
+        **{"lr": 0.05, "momentum": 0.9, "weight_decay": 0.05, **options},
+    )
     return first, second
 
 
@@ -61,8 +67,10 @@ def test_two_optimizers_are_as_one():
 
 def void_for_both(rank, world):
     model = net()
-    ddp, optimizers = wrap(model), (torch.optim.SGD(model[0].parameters(), lr=0.1, weight_decay=0.1),
-                                    torch.optim.Adam([*model[2].parameters(), *model[4].parameters()], lr=0.01))
+    ddp, optimizers = wrap(model), (
+        torch.optim.SGD(model[0].parameters(), lr=0.1, weight_decay=0.1),
+        torch.optim.Adam([*model[2].parameters(), *model[4].parameters()], lr=0.01),
+    )
     link = thinwire.attach(ddp, list(optimizers), scheme="powersgd")
     train(ddp, Both(*optimizers), rank, range(3))
     before = weights(model)
@@ -99,7 +107,9 @@ def uncovered(rank, world):
     model = net()
     ddp, (first, second) = wrap(model), halves(model)
     for scheme in ("dgc", "powersgd", "dense"):
-        with pytest.raises(ValueError, match="'2.weight', '2.bias', '4.weight' and 1 more.*none of the optimizers"):
+        with pytest.raises(
+            ValueError, match="'2.weight', '2.bias', '4.weight' and 1 more.*none of the optimizers"
+        ):
             thinwire.attach(ddp, first, scheme=scheme)
         with pytest.raises(ValueError, match="'0.weight'.*two of the optimizers"):
             thinwire.attach(ddp, [first, second, sgd(model[0])], scheme=scheme)
@@ -111,7 +121,9 @@ def uncovered(rank, world):
         thinwire.attach(ddp, [first, second], scheme="dgc", delay=2)
     with pytest.raises(ValueError, match="'2.weight'.*none"):
         thinwire.State("dgc", model=model, optimizer=first)
-    extra = torch.nn.Parameter(torch.ones(3))  # the optimizer's, but not the model's: it keeps its momentum
+    extra = torch.nn.Parameter(
+        torch.ones(3)
+    )  # the optimizer's, but not the model's: it keeps its momentum
     own = torch.optim.SGD([*model.parameters(), extra], lr=0.1, momentum=0.9)
     link = thinwire.attach(ddp, own, scheme="dgc:density=0.1")
     for step in range(3):
@@ -138,7 +150,12 @@ def one_for_two_models(rank, world):
     for linked in (False, True):
         models = [net(seed=1), net(seed=2)]
         ddps = [wrap(model) for model in models]
-        optimizer = torch.optim.SGD([*models[0].parameters(), *models[1].parameters()], lr=0.1, momentum=0.9, weight_decay=0.01)
+        optimizer = torch.optim.SGD(
+            [*models[0].parameters(), *models[1].parameters()],
+            lr=0.1,
+            momentum=0.9,
+            weight_decay=0.01,
+        )
         if linked:
             links = [thinwire.attach(ddp, optimizer, scheme=EXACT) for ddp in ddps]
         for step in range(8):
@@ -161,13 +178,20 @@ def cycles(rank, world, form):
         model = net()
         ddp = wrap(model)
         if form == "groups":
-            groups = [{"params": model[0].parameters(), "momentum": 0.5}, {"params": model[2].parameters(), "weight_decay": 0.05},
-                      {"params": model[4].parameters(), "momentum": 0.0}]
+            groups = [
+                {"params": model[0].parameters(), "momentum": 0.5},
+                {"params": model[2].parameters(), "weight_decay": 0.05},
+                {"params": model[4].parameters(), "momentum": 0.0},
+            ]
             optimizer = torch.optim.SGD(groups, lr=0.1, momentum=0.9)
         else:
             optimizer = sgd(model, weight_decay=0.05, nesterov=form == "nesterov")
         train(ddp, optimizer, rank, range(2))
-        scheduler = torch.optim.lr_scheduler.OneCycleLR(optimizer, 0.1, total_steps=20) if form != "groups" else None
+        scheduler = (
+            torch.optim.lr_scheduler.OneCycleLR(optimizer, 0.1, total_steps=20)
+            if form != "groups"
+            else None
+        )
         if linked:
             link = thinwire.attach(ddp, optimizer, scheme=EXACT)
         for step in range(2, 14):
@@ -190,9 +214,13 @@ def test_momentum_that_changes_or_differs(form):
 
 
 def wrong_order(rank, world):
-    """A scheduler that changes momentum between backward and step; one that changes Nesterov's or signum's."""
-    for options, scheme, reason in (({}, "dgc:density=0.1", "after optimizer.step"), ({"nesterov": True}, "dgc:density=0.1", "cannot follow"),
-                                    ({}, "signum", "cannot follow")):
+    """A scheduler that changes momentum between backward and step; one that changes Nesterov's or
+    signum's."""
+    for options, scheme, reason in (
+        ({}, "dgc:density=0.1", "after optimizer.step"),
+        ({"nesterov": True}, "dgc:density=0.1", "cannot follow"),
+        ({}, "signum", "cannot follow"),
+    ):
         model = net()
         ddp, optimizer = wrap(model), sgd(model, **options)
         thinwire.attach(ddp, optimizer, scheme=scheme)
@@ -213,7 +241,9 @@ def sharded(rank, world):
     for linked in (False, True):
         model = net()
         ddp = wrap(model)
-        optimizer = ZeroRedundancyOptimizer(model.parameters(), torch.optim.SGD, lr=0.1, momentum=0.9, weight_decay=0.05)
+        optimizer = ZeroRedundancyOptimizer(
+            model.parameters(), torch.optim.SGD, lr=0.1, momentum=0.9, weight_decay=0.05
+        )
         train(ddp, optimizer, rank, range(3))
         link = thinwire.attach(ddp, optimizer, scheme=EXACT) if linked else None
         train(ddp, optimizer, rank, range(3, 7))
@@ -238,6 +268,7 @@ def test_zero_redundancy_optimizer():
 def accelerated(rank, world):
     optimizers = pytest.importorskip("accelerate.optimizer")
     import accelerate
+
     accelerate.Accelerator(cpu=True)
     results = []
     for wrapped in (False, True):
@@ -260,7 +291,13 @@ def clipped(rank, world):
     handler.emit = lambda record: lines.append(record.getMessage())
     logging.getLogger("thinwire").addHandler(handler)
     counts = []
-    for clip, scaling, views in ((False, False, False), (False, True, False), (True, False, False), (True, False, True), (True, True, False)):
+    for clip, scaling, views in (
+        (False, False, False),
+        (False, True, False),
+        (True, False, False),
+        (True, False, True),
+        (True, True, False),
+    ):
         model = net()
         ddp, optimizer = wrap(model, gradient_as_bucket_view=views), sgd(model)
         scaler = torch.amp.GradScaler("cpu", init_scale=2.0**10, enabled=scaling)
@@ -280,3 +317,40 @@ def clipped(rank, world):
 
 def test_clipping_of_velocities_is_noticed():
     assert run(2, clipped)[0] == [0, 0, 1, 1, 1]
+
+
+def shards_resume(rank, world):
+    """Saved and loaded under a ZeroRedundancyOptimizer, in either order."""
+
+    def made():
+        model = net()
+        zero = ZeroRedundancyOptimizer(
+            model.parameters(), torch.optim.SGD, lr=0.1, momentum=0.9, weight_decay=0.05
+        )
+        return model, wrap(model), zero
+
+    model, ddp, optimizer = made()
+    train(ddp, optimizer, rank, range(8))
+    wanted = weights(model)
+    model, ddp, optimizer = made()
+    link = thinwire.attach(ddp, optimizer, scheme=EXACT)
+    train(ddp, optimizer, rank, range(4))
+    optimizer.consolidate_state_dict(to=0)
+    saved = [optimizer.state_dict() if rank == 0 else None]
+    torch.distributed.broadcast_object_list(saved)
+    parts = (model.state_dict(), saved[0], link.state_dict())
+    for link_first in (False, True):
+        model, ddp, optimizer = made()
+        model.load_state_dict(parts[0])
+        link = thinwire.attach(ddp, optimizer, scheme=EXACT)
+        if link_first:
+            link.load_state_dict(parts[2])
+        optimizer.load_state_dict(copy.deepcopy(parts[1]))
+        if not link_first:
+            link.load_state_dict(parts[2])
+        train(ddp, optimizer, rank, range(4, 8))
+        close(weights(model), wanted, f"link first: {link_first}")
+
+
+def test_zero_redundancy_optimizer_resumes():
+    run(2, shards_resume)

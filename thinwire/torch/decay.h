@@ -1,6 +1,6 @@
-// decay.h: weight decay where the scheme holds the momentum. An optimizer whose momentum has gone into
-// the scheme would apply decay without any, a tenth of what it did; so decay gets the same momentum
-// here, before each of the optimizer's steps. The formula is that of kernels/sgd.h.
+// decay.h: weight decay where the scheme holds the momentum. An optimizer whose momentum has gone
+// into the scheme would apply decay without any, a tenth of what it did; so decay gets the same
+// momentum here, before each of the optimizer's steps. The formula is that of kernels/sgd.h.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -10,8 +10,8 @@
 
 namespace thinwire::ddp {
 
-// With d = decay*w: memory becomes m*memory + d (Nesterov: m*(memory + d)). `sum`, which the optimizer
-// takes for its gradient, becomes gradient + scale*memory (Nesterov: gradient + scale*(memory + d)).
+// With d = decay*w: memory becomes m*memory + d (Nesterov: m*(memory + d)). `sum`, which the
+// optimizer takes for its gradient, becomes gradient + scale*memory (Nesterov: with memory + d).
 // Float32 on the CPU, all of one shape. `rule.rate` is not used.
 void add_decay(const SgdRule& rule, float scale, const at::Tensor& weights, at::Tensor& memory,
                const at::Tensor& gradient, at::Tensor& sum);

@@ -56,11 +56,11 @@ class Link {
   void check_scheme(const Config& config, const ExchangeOptions& options) const;
   void set_void_as_nan(bool on);
 
-  // `ask` is called before each step: by parameter, what its momentum u is to be multiplied with first
-  // (those that are not named: 1). So a momentum other than the scheme's acts on what was gathered.
+  // `ask` is called before each step: by parameter, what its momentum u is to be multiplied with
+  // first (those that are not named: 1). So another momentum than the scheme's acts on it.
   void on_begin(std::function<Factors()> ask);
-  // Of one element of the last averages that was not 0: how much of it its gradient still has. 1 where
-  // nobody has changed gradients since, or where that is not known.
+  // Of one element of the last averages that was not 0: how much of it its gradient still has. 1
+  // where nobody has changed gradients since, or where that is not known.
   double share_kept() const;
 
   // The loss scale of AMP, as the tensor that its scaler keeps up to date: memory follows it.

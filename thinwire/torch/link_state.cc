@@ -29,7 +29,7 @@ void Link::on_begin(std::function<Factors()> ask) {
   ask_ = std::move(ask);
 }
 
-// Without the lock: the answer comes from Python, where others may hold what it needs and wait for us.
+// Without the lock: the answer comes from Python, where others may hold what it needs and wait.
 void Link::ask_factors() {
   std::function<Factors()> ask;
   {
