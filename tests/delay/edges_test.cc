@@ -124,29 +124,5 @@ TEST(DelayEdges, RanksThatAreSetDifferentlyAreNamed) {
   names(error([](DelayOptions& options) { options.parse_delay("auto:2"); }), "auto:2");
 }
 
-TEST(DelayEdges, AnUpdateThatIsNotFiniteIsNamedByItsWorker) {
-  std::string texts[2];
-  run_local(2, [&](Group& group) {
-    Task task(group);
-    DelayOptions options;
-    options.delay = 2;
-    DelayedAverage delayed(group, task.buckets, views(task.weights), Config::parse("topk"),
-                           options);
-    try {
-      for (std::uint64_t step = 0; step < 20; ++step) {
-        task.step(step);
-        if (step == 5 && group.rank() == 1)
-          task.weights[1][3] = std::numeric_limits<float>::quiet_NaN();
-        delayed.finish_step();
-      }
-    } catch (const Error& error) {
-      texts[group.rank()] = error.what();
-    }
-  });
-  EXPECT_NE(texts[0].find("another worker's update"), std::string::npos) << texts[0];
-  EXPECT_NE(texts[1].find("this worker's update of parameter 'head'"), std::string::npos)
-      << texts[1];
-}
-
 }  // namespace
 }  // namespace thinwire::testing
