@@ -26,6 +26,14 @@ void nesterov(const SgdRule& rule, const float* __restrict w, float* __restrict 
   }
 }
 
+// The same place for the same element: strides of dimensions of size 1 mean nothing.
+bool same_layout(const at::Tensor& a, const at::Tensor& b) {
+  if (a.sizes() != b.sizes()) return false;
+  for (std::int64_t i = 0; i < a.dim(); ++i)
+    if (a.size(i) > 1 && a.stride(i) != b.stride(i)) return false;
+  return true;
+}
+
 bool is_flat(const at::Tensor& tensor) {
   return tensor.scalar_type() == at::kFloat && tensor.is_cpu() &&
          tensor.is_non_overlapping_and_dense();
@@ -35,8 +43,7 @@ bool is_flat(const at::Tensor& tensor) {
 
 void add_decay(const SgdRule& rule, const at::Tensor& weights, at::Tensor& memory,
                at::Tensor& gradient) {
-  const bool alike =
-      weights.strides() == memory.strides() && weights.strides() == gradient.strides();
+  const bool alike = same_layout(weights, memory) && same_layout(weights, gradient);
   if (!is_flat(weights) || !is_flat(memory) || !is_flat(gradient) || !alike)
     fail(
         "weight decay: expected weights, memory and gradient of float32 on the CPU with the same "

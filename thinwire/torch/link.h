@@ -22,8 +22,10 @@
 
 #include "thinwire/exchange/exchange.h"
 #include "thinwire/torch/courier.h"
+#include "thinwire/torch/held.h"
 #include "thinwire/torch/layout.h"
 #include "thinwire/torch/report.h"
+#include "thinwire/torch/usage.h"
 
 namespace thinwire::ddp {
 
@@ -41,8 +43,9 @@ class Link {
   Link(const Link&) = delete;
   Link& operator=(const Link&) = delete;
 
-  // One bucket, in order from 0; the average arrives in its own buffer.
-  void submit(c10d::GradBucket& bucket);
+  // One bucket, in order from 0; the average arrives in its own buffer. `usage`: where DDP looks for
+  // parameters that are not used, at the time of the call.
+  void submit(c10d::GradBucket& bucket, const std::optional<Usage>& usage);
   // Waits for the averages of the step; nothing to do when there is none under way. Every error of
   // the step is thrown here or by the next submit().
   void finish();
@@ -57,8 +60,9 @@ class Link {
 
   State state();
   Names layout() const;
-  // For the next step on: what of it belongs to a parameter that is here is used.
-  void load(State state, Names layout);
+  // For the next step on: what of it belongs to a parameter that is here is used. `steps`, if given:
+  // how many were taken before it was saved; all ranks must then load the same number.
+  void load(State state, Names layout, std::optional<std::uint64_t> steps);
 
   Report report() const;
   Step last_step() const;
@@ -75,6 +79,7 @@ class Link {
     at::Tensor gradient;
   };
 
+  void check_single() const;
   void begin(const at::Tensor& first);
   void arrange();
   void renew(const std::vector<Bucket>& buckets, bool same_cut);
@@ -83,6 +88,7 @@ class Link {
   void hand_over(std::size_t bucket, const at::Tensor& gradient);
   void pay(const Bucket& bucket, const at::Tensor& gradient);
   void follow_scale();
+  void take_back(const std::vector<at::Tensor>& gradients);
   void name_parameters();
   std::vector<Bucket> buckets_seen() const;
   std::optional<Step> end_step();
@@ -107,6 +113,9 @@ class Link {
   bool under_way_ = false;
   std::vector<Seen> arrived_;  // of this step
   std::optional<Staging> staging_;
+  Unused unused_;  // of this step
+  Held held_;
+  bool watching_ = false;  // held_ learns the parameters in this step
 
   State loaded_;
   Names loaded_layout_;
@@ -114,6 +123,7 @@ class Link {
   at::Tensor scale_;
   double last_scale_ = 0;
 
+  std::uint64_t earlier_ = 0;  // steps of the runs that this one continues
   Report retired_, before_;
   Step last_;
   std::function<void(const Step&)> callback_;
