@@ -66,6 +66,7 @@ class Base(Reports):
         self._loaded: Optional[dict[str, Any]] = None
         self._schedule: list[tuple[int, Scheme]] = []
         self._steps_seen, self._rehearsal = 0, False
+        self._checked = 0  # the step after which replicas were compared, or could have been
         if self._scaler is not None and float(options_of(self._text).get("clip", 0)) != 0:
             raise ValueError(f"scheme '{self._text}' clips gradients, which a GradScaler has multiplied by its scale; give one of the two")
 
@@ -180,6 +181,7 @@ class Base(Reports):
             self._optimizer.memory = {name[: -len("/decay")]: value.clone() for name, value in decay.items()}
         self._link.load({name: entry for name, entry in entries.items() if name not in decay},
                         shard["layout"] if self._fits(shard["layout"]) else [], int(shard["steps"]))
+        self._checked = self._link.steps()
         self._follow_schedule()
         if shard["scheme"] != self._text:
             self._say("state of scheme %s goes on with %s", shard["scheme"], self._text)
@@ -298,7 +300,9 @@ class Base(Reports):
             self._rehearsal = False
             return
         self._follow_schedule()
-        if self._check_every and self._link.steps() % self._check_every == 0 and not self._joining():
+        steps, before = self._link.steps(), self._checked
+        self._checked = steps
+        if self._check_every and steps // self._check_every > before // self._check_every and not self._joining():
             self._link.check_replicas()
 
     def _joining(self) -> bool:

@@ -5,6 +5,7 @@ import pytest
 import torch
 import torch.distributed as dist
 import thinwire
+from torch.distributed.algorithms.join import Join
 from workers import loss_of, net, run, same_everywhere, sgd, train, weights, wrap
 
 RESIDUAL = ("onebit", "powersgd", "dgc:density=0.05,momentum=0,values=f32", "topk:density=0.05,values=f32", "int8:memory=residual")
@@ -80,6 +81,10 @@ def test_nothing_is_lost_for_a_parameter_that_is_not_used(form, turns):
 @pytest.mark.parametrize("to_none", [True, False])
 def test_nothing_is_lost_with_views_of_buckets(to_none):
     run(2, alternates, "attach", BOTH, to_none, {"gradient_as_bucket_view": True})
+
+
+def test_nothing_is_lost_with_a_static_graph():
+    run(2, alternates, "attach", ([0], [0]), True, {"static_graph": True})
 
 
 def test_nothing_is_lost_with_gradients_of_zeros():
@@ -245,3 +250,20 @@ def harmless(rank, world):
 
 def test_what_only_looks_like_a_second_backward_is_taken():
     run(2, harmless)
+
+
+def joins(rank, world):
+    """Ranks with fewer batches shadow the others, who look for unused parameters meanwhile."""
+    for scheme in ("dense", "onebit", "dgc:density=0.1,momentum=0"):
+        model = Branches()
+        ddp, optimizer = wrap(model, find_unused_parameters=True), sgd(model, momentum=0)
+        link = thinwire.attach(ddp, optimizer, scheme=scheme)
+        with Join([ddp]):
+            for step in range(4 + 3 * rank):
+                model.turn = step
+                train(ddp, optimizer, rank, [step])
+        assert link.state_dict()["steps"] == 7 and same_everywhere(weights(model)), scheme
+
+
+def test_join_with_unused_parameters():
+    run(2, joins)

@@ -11,8 +11,9 @@ namespace {
 // DDP keeps its counts to itself and its heirs.
 struct Heir : c10d::Reducer {
   static bool looks(const c10d::Reducer& reducer) {
-    return reducer.*(&Heir::find_unused_parameters_) && !(reducer.*(&Heir::static_graph_));
+    return reducer.*(&Heir::find_unused_parameters_);
   }
+  static bool is_static(const c10d::Reducer& reducer) { return reducer.*(&Heir::static_graph_); }
   static const std::vector<at::Tensor>& parameters(const c10d::Reducer& reducer) {
     return reducer.*(&Heir::params_);
   }
@@ -28,26 +29,25 @@ const std::vector<at::Tensor>& averaged_parameters(const c10d::Reducer& reducer)
 }
 
 std::optional<Usage> usage_of(const c10d::Reducer& reducer) {
-  if (!Heir::looks(reducer)) return std::nullopt;
-  Usage usage;
-  for (const at::Tensor& parameter : Heir::parameters(reducer))
-    usage.parameters.push_back(parameter.unsafeGetTensorImpl());
-  usage.counts = Heir::counts(reducer).clone();
-  return usage;
+  const bool fixed = Heir::is_static(reducer);
+  if (!fixed && !Heir::looks(reducer)) return std::nullopt;
+  return Usage{Heir::parameters(reducer), Heir::counts(reducer), fixed};
 }
 
 void Unused::look(const Usage& usage, const std::vector<const void*>& parameters,
                   const at::Tensor& gradient) {
+  if (index_.empty())
+    for (const at::Tensor& parameter : usage.parameters)
+      index_.emplace(parameter.unsafeGetTensorImpl(), index_.size());
   const auto* const counts = usage.counts.const_data_ptr<int>();
   const float* values = gradient.const_data_ptr<float>();
   std::size_t offset = 0;
   for (const void* parameter : parameters) {
     const auto* const tensor = static_cast<const at::TensorImpl*>(parameter);
     const auto count = static_cast<std::size_t>(tensor->numel());
-    const auto found = std::ranges::find(usage.parameters, parameter);
-    const auto index = static_cast<std::size_t>(found - usage.parameters.begin());
-    if (found != usage.parameters.end() && counts[index] == 0) {
-      Part part{bucket_, offset, count, place_, index, {}};
+    const auto found = index_.find(parameter);
+    if (found != index_.end() && counts[found->second] == 0) {
+      Part part{bucket_, offset, count, place_, found->second, {}};
       const float* const first = values + offset;
       if (std::any_of(first, first + count, [](float value) { return value != 0; }))
         part.before.assign(first, first + count);
@@ -60,7 +60,9 @@ void Unused::look(const Usage& usage, const std::vector<const void*>& parameters
 }
 
 void Unused::ask(const Usage& usage, c10d::ProcessGroup& group) {
-  counts_ = usage.counts;
+  if (fixed_) return;
+  fixed_ = usage.fixed;
+  counts_ = usage.counts.clone();
   std::vector<at::Tensor> tensors = {counts_};
   work_ = group.allreduce(tensors);
 }
@@ -82,7 +84,11 @@ std::map<std::size_t, std::vector<float>> Unused::take(const std::vector<at::Ten
   return taken;
 }
 
-void Unused::clear() { *this = {}; }
+void Unused::clear() {
+  bucket_ = place_ = 0;
+  parts_.clear();
+  work_.reset();
+}
 
 void Return::tensor(const std::string& name, std::span<float> values, Share share) {
   constexpr std::string_view residual = "/v";

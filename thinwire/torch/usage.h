@@ -1,5 +1,5 @@
 // usage.h: which parameters a backward has reached, as DDP itself counts them with
-// find_unused_parameters. DDP leaves the gradient of a parameter alone that no rank has used, so what
+// find_unused_parameters or a static graph. DDP leaves the gradient of a parameter alone that no rank has used, so what
 // a scheme brought back for it reaches nobody and belongs back into memory.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -8,6 +8,7 @@
 #include <optional>
 #include <set>
 #include <string>
+#include <unordered_map>
 #include <vector>
 
 #include <ATen/core/Tensor.h>
@@ -18,18 +19,18 @@
 
 namespace thinwire::ddp {
 
-// One int32 per parameter of the reducer, in its order; above 0: used. Complete for the parameters of
-// a bucket when that bucket is handed over.
+// DDP's own counts: one int32 per parameter of the reducer, in its order; above 0: used. Complete for
+// the parameters of a bucket when that bucket is handed over.
 struct Usage {
-  std::vector<const void*> parameters;  // identity
-  at::Tensor counts;
+  const std::vector<at::Tensor>& parameters;
+  const at::Tensor& counts;
+  bool fixed;  // a static graph: the same in every step
 };
 
 // All that DDP averages.
 const std::vector<at::Tensor>& averaged_parameters(const c10d::Reducer& reducer);
 
-// Of this rank. Nothing where DDP does not look: then all parameters are used by all ranks, or, with a
-// static graph, the same ones are never used.
+// Of this rank. Nothing where DDP does not look: then all parameters are used by all ranks.
 std::optional<Usage> usage_of(const c10d::Reducer& reducer);
 
 // What came back for parameters that no rank has used: while a step is under way, those that this
@@ -39,7 +40,8 @@ class Unused {
   // Of one bucket, before it is exchanged.
   void look(const Usage& usage, const std::vector<const void*>& parameters,
             const at::Tensor& gradient);
-  // All ranks together, after the last bucket was handed over. Runs beside the exchange.
+  // All ranks together, after the last bucket was handed over. Runs beside the exchange; for a fixed
+  // usage once.
   void ask(const Usage& usage, c10d::ProcessGroup& group);
   // After the exchange: takes what it brought for them out of the buckets, which hold again what was
   // there before. By place in the step's sequence of parameters.
@@ -52,9 +54,11 @@ class Unused {
     std::vector<float> before;                        // empty: zeros
   };
 
+  std::unordered_map<const void*, std::size_t> index_;  // parameter -> place in the counts
   std::size_t bucket_ = 0, place_ = 0;
   std::vector<Part> parts_;
-  at::Tensor counts_;
+  at::Tensor counts_;  // of all ranks
+  bool fixed_ = false;
   c10::intrusive_ptr<c10d::Work> work_;
 };
 
