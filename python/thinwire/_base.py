@@ -107,7 +107,11 @@ class Base(Reports):
 
     def schedule(self, plan: Mapping[int, Scheme]) -> None:
         """Changes by step: {500: "dgc:density=0.01", 2000: {"density": 0.001}}; after so many steps the change is made."""
-        self._schedule = sorted(plan.items(), key=lambda item: item[0])
+        changes = sorted(plan.items(), key=lambda item: item[0])
+        text = self._text
+        for _, change in changes:  # a mistake is said now and not at its step
+            text = _native.config(text_of(change, {}) if isinstance(change, str) else text_of(text, dict(change)))
+        self._schedule = changes
         self._follow_schedule()
 
     def _follow_schedule(self) -> None:
@@ -177,10 +181,10 @@ class Base(Reports):
             return
         entries = entries_in(shard)
         decay = {name: value for name, (_, value) in entries.items() if name.endswith("/decay")}
-        if self._optimizer is not None:
-            self._optimizer.memory = {name[: -len("/decay")]: value.clone() for name, value in decay.items()}
         self._link.load({name: entry for name, entry in entries.items() if name not in decay},
                         shard["layout"] if self._fits(shard["layout"]) else [], int(shard["steps"]))
+        if self._optimizer is not None:
+            self._optimizer.memory = {name[: -len("/decay")]: value.clone() for name, value in decay.items()}
         self._checked = self._link.steps()
         self._follow_schedule()
         if shard["scheme"] != self._text:
@@ -285,7 +289,8 @@ class Base(Reports):
         """A step of zeros without a backward before it: torch's get_state_dict() makes one, for an optimizer to show its state."""
         steps = int(self._link.report()["steps"]) if self._link is not None else 0
         before, self._steps_seen = self._steps_seen, steps
-        self._rehearsal = steps == before and all(parameter.grad is None or not parameter.grad.any() for parameter in self._averaged())
+        void = self._link is not None and self._link.skipped()  # zeros after a backward
+        self._rehearsal = steps == before and not void and all(p.grad is None or not p.grad.any() for p in self._averaged())
         return self._rehearsal
 
     def _is_void(self) -> bool:

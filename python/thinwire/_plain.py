@@ -12,6 +12,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from . import _native
 from ._base import Base, averaged_by, check_parameters
+from ._log import logger
 from ._options import with_momentum
 from ._reports import Callback
 
@@ -82,6 +83,8 @@ class State(Base):
                      and any(state is self for _, state in thing._comm_hooks))
             ddp = next(found, None)
             self._ddp = (lambda: None) if ddp is None else weakref.ref(ddp)
+            if ddp is None:
+                logger.warning("the DDP model of this hook was not found (gc.freeze()?): with find_unused_parameters use attach()")
         ddp = self._ddp()
         return None if ddp is None else ddp.reducer
 

@@ -149,3 +149,43 @@ def two_links(rank, world, folder):
 
 def test_two_links_in_one_checkpoint(tmp_path):
     run(2, two_links, str(tmp_path / "run"))
+
+
+def asked_early(rank, world, form):
+    """get_state_dict() lets a stateless optimizer take a step of zeros, before the first backward and after others: nothing comes of it."""
+    results = []
+    for asks in (False, True):
+        model, ddp, optimizer, link = start(form)
+        for step in range(6):
+            if asks and step in (0, 3):
+                optimizer.zero_grad()
+                get_state_dict(ddp, optimizer)
+            train(ddp, optimizer, rank, [step], poison={(2, 1)})
+        results.append(weights(model))
+        assert link.report()["steps"] == 6
+    assert torch.equal(*results)
+
+
+@pytest.mark.parametrize("form", ["attach", "plain"])
+def test_asking_for_the_optimizers_state_changes_nothing(form):
+    run(2, asked_early, form)
+
+
+def delayed(rank, world, folder):
+    def fresh():
+        model = net()
+        optimizer = sgd(model, momentum=0)
+        return model, optimizer, thinwire.attach(model, optimizer, scheme="dgc:density=0.1", delay=2)
+
+    model, optimizer, link = fresh()
+    train(model, optimizer, rank, range(5))
+    dcp.save({"link": link}, checkpoint_id=folder)
+    train(model, optimizer, rank, range(5, 9))
+    again, optimizer, link = fresh()
+    dcp.load({"link": link}, checkpoint_id=folder)
+    train(again, optimizer, rank, range(5, 9))
+    assert torch.equal(weights(model), weights(again))
+
+
+def test_a_delayed_link_goes_on_with_the_same_bits(tmp_path):
+    run(2, delayed, str(tmp_path / "run"))

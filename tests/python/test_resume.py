@@ -124,3 +124,21 @@ def midway(rank, world, scheme):
 def test_one_rank_that_loads_alone_in_mid_run_is_an_error(scheme):
     outcomes = Job(2, midway, scheme).outcomes(60)
     assert all(outcome and not outcome[0] for outcome in outcomes), outcomes
+
+
+def mistaken(rank, world):
+    """A schedule with a mistake is refused as a whole, and so is a state that does not fit."""
+    model, ddp, optimizer, link = start()
+    with pytest.raises(RuntimeError, match="desnity"):
+        link.schedule({2: "topk", 4: {"desnity": 0.1}})
+    train(ddp, optimizer, rank, range(3))
+    assert link.scheme == "dense"
+    saved = link.state_dict()
+    with pytest.raises(ValueError, match="expected 2 entries"):
+        link.load_state_dict({**saved, "count": 2})
+    train(ddp, optimizer, rank, range(3, 5))
+    assert link.step_report["step"] == 5
+
+
+def test_mistakes_change_nothing():
+    run(2, mistaken)
