@@ -18,4 +18,5 @@ from ._native import Error, schemes
 from ._plain import State, hook
 from ._state import merge_states
 
-__all__ = ["DelayedLink", "Error", "Link", "State", "attach", "hook", "load_checkpoint", "load_scheme", "merge_states", "schemes"]
+__all__ = ["DelayedLink", "Error", "Link", "State", "attach", "hook", "load_checkpoint",
+           "load_scheme", "merge_states", "schemes"]

@@ -27,24 +27,30 @@ def check_parameters(named: list[tuple[str, torch.Tensor]]) -> None:
         elif parameter.dtype.is_complex:
             advice = "keep real and imaginary part as one float32 parameter (torch.view_as_real)"
         else:
-            advice = "keep parameters in float32 (model.float()) and compute in bfloat16 by torch.autocast"
-        raise ValueError(f"parameter '{name}': expected float32 on the CPU, got {parameter.dtype} on {parameter.device}; {advice}")
+            advice = "keep parameters in float32 (model.float()) and compute under torch.autocast"
+        raise ValueError(f"parameter '{name}': expected float32 on the CPU, got {parameter.dtype} "
+                         f"on {parameter.device}; {advice}")
     if not named:
         raise ValueError("the model has no parameters that require gradients")
 
 
 def check_modules(model: torch.nn.Module, averaged: set[torch.Tensor]) -> None:
     for name, module in model.named_modules():
-        if isinstance(module, (torch.nn.Embedding, torch.nn.EmbeddingBag)) and module.sparse and module.weight in averaged:
-            raise ValueError(f"module '{name}' is an {type(module).__name__} with sparse=True, whose gradients are sparse tensors; schemes "
-                             "compress dense ones: make it with sparse=False (sparse schemes send only what is not zero anyhow)")
+        if not isinstance(module, (torch.nn.Embedding, torch.nn.EmbeddingBag)):
+            continue
+        if module.sparse and module.weight in averaged:
+            raise ValueError(f"module '{name}' is an {type(module).__name__} with sparse=True, "
+                             "whose gradients are sparse tensors; schemes compress dense ones: make "
+                             "it with sparse=False (sparse schemes send only what is not zero)")
 
 
 def averaged_by(reducer: Any, model: torch.nn.Module) -> list[tuple[str, torch.Tensor]]:
-    """The parameters that DDP averages: without frozen ones and those that it was told to ignore. torch.compile changes no name."""
+    """The parameters that DDP averages: without frozen ones and those that it was told to ignore.
+    torch.compile changes no name."""
     averaged = set(_native.averaged_parameters(reducer))
     check_modules(model, averaged)
-    return [(name.replace("_orig_mod.", ""), parameter) for name, parameter in model.named_parameters() if parameter in averaged]
+    return [(name.replace("_orig_mod.", ""), parameter)
+            for name, parameter in model.named_parameters() if parameter in averaged]
 
 
 class Base(Reports):
@@ -110,13 +116,16 @@ class Base(Reports):
         changes = sorted(plan.items(), key=lambda item: item[0])
         text = self._text
         for _, change in changes:  # a mistake is said now and not at its step
-            text = _native.config(text_of(change, {}) if isinstance(change, str) else text_of(text, dict(change)))
+            named, options = (change, {}) if isinstance(change, str) else (text, dict(change))
+            text = _native.config(text_of(named, options))
         self._schedule = changes
         self._follow_schedule()
 
     def _follow_schedule(self) -> None:
         """Makes the changes that are due, each once: also those of steps before a restart."""
-        while self._link is not None and self._schedule and self._schedule[0][0] <= self._link.steps():
+        while self._link is not None and self._schedule:
+            if self._schedule[0][0] > self._link.steps():
+                return
             change = self._schedule.pop(0)[1]
             self.set_scheme(change) if isinstance(change, str) else self.set_scheme(**change)
 
@@ -150,14 +159,14 @@ class Base(Reports):
             about = {"scheme": self._text, "layout": [], "steps": 0, "entries": {}, "shares": {}}
             if self._loaded is not None:
                 about = shard_for(self._loaded, group.rank(), group.size())
-            return shard_of(entries_in(about), scheme=about["scheme"], world=group.size(), rank=group.rank(), layout=about["layout"],
-                            steps=about["steps"])
+            return shard_of(entries_in(about), scheme=about["scheme"], world=group.size(),
+                            rank=group.rank(), layout=about["layout"], steps=about["steps"])
         entries: Entries = self._link.state()
         if self._optimizer is not None:
             for name, memory in self._optimizer.memory.items():
                 entries[name + "/decay"] = (REPLICATED, memory.clone())
-        return shard_of(entries, scheme=self._text, world=group.size(), rank=group.rank(), layout=self._link.layout(),
-                        steps=self._link.steps())
+        return shard_of(entries, scheme=self._text, world=group.size(), rank=group.rank(),
+                        layout=self._link.layout(), steps=self._link.steps())
 
     def full_state_dict(self, dst: int = 0) -> Optional[dict[str, Any]]:
         """The shards of all ranks as one state, on rank `dst` of the group; None on the others. All ranks call it."""
@@ -211,7 +220,7 @@ class Base(Reports):
         """The group, which a plain hook state has before its first step too."""
         group = self._group if self._group is not None else self._wished_group()
         if group is None:
-            raise RuntimeError("no process group yet: call torch.distributed.init_process_group() first")
+            raise RuntimeError("no process group yet: call init_process_group() first")
         return group
 
     def _wished_group(self) -> Optional[dist.ProcessGroup]:
@@ -244,13 +253,14 @@ class Base(Reports):
             self._after_step()
 
     def _drop_gradients(self) -> None:
-        """After a void step: without gradients no optimizer changes weights or its own state. DDP writes them at the end of backward."""
+        """After a void step: without gradients no optimizer changes weights or its own state. DDP
+        writes them at the end of backward."""
         def drop() -> None:
             for parameter in self._averaged():
                 parameter.grad = None
 
         queue = torch.autograd.Variable._execution_engine.queue_callback
-        if torch._C._current_graph_task_id() != -1:  # else: a rank that has joined early, and has no gradients
+        if torch._C._current_graph_task_id() != -1:  # else: a rank that has joined early
             queue(lambda: queue(drop))  # after those that are queued now, of which one is DDP's
 
     @property
@@ -286,15 +296,18 @@ class Base(Reports):
             raise
 
     def _is_rehearsal(self) -> bool:
-        """A step of zeros without a backward before it: torch's get_state_dict() makes one, for an optimizer to show its state."""
+        """A step of zeros without a backward before it: torch's get_state_dict() makes one, for an
+        optimizer to show its state."""
         steps = int(self._link.report()["steps"]) if self._link is not None else 0
         before, self._steps_seen = self._steps_seen, steps
         void = self._link is not None and self._link.skipped()  # zeros after a backward
-        self._rehearsal = steps == before and not void and all(p.grad is None or not p.grad.any() for p in self._averaged())
+        self._rehearsal = steps == before and not void and all(
+            parameter.grad is None or not parameter.grad.any() for parameter in self._averaged())
         return self._rehearsal
 
     def _is_void(self) -> bool:
-        if self._is_rehearsal():  # weight decay must not gather anything; an optimizer with momentum may make its buffers
+        # Weight decay must not gather in a rehearsal; an optimizer with momentum makes its buffers.
+        if self._is_rehearsal():
             return self._optimizer is not None and self._optimizer.taken
         void = self._link is not None and self._link.skipped()
         self._count(void)
@@ -307,7 +320,8 @@ class Base(Reports):
         self._follow_schedule()
         steps, before = self._link.steps(), self._checked
         self._checked = steps
-        if self._check_every and steps // self._check_every > before // self._check_every and not self._joining():
+        every = self._check_every
+        if every and steps // every > before // every and not self._joining():
             self._link.check_replicas()
 
     def _joining(self) -> bool:

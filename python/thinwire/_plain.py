@@ -52,11 +52,13 @@ class State(Base):
     def _named(self) -> list[tuple[str, torch.Tensor]]:
         if self._model is None:
             return []
-        return [(name.replace("_orig_mod.", ""), parameter) for name, parameter in self._model.named_parameters()
-                if parameter.requires_grad]
+        return [(name.replace("_orig_mod.", ""), parameter)
+                for name, parameter in self._model.named_parameters() if parameter.requires_grad]
 
     def _wished_group(self) -> Optional[dist.ProcessGroup]:
-        return self._wish if self._wish is not None or not dist.is_initialized() else dist.group.WORLD
+        if self._wish is not None or not dist.is_initialized():
+            return self._wish
+        return dist.group.WORLD
 
     def _ready(self) -> "_native.Link":
         if self._link is None:
@@ -79,12 +81,14 @@ class State(Base):
     def _reducer(self) -> Optional[Any]:
         """Of the DDP model that has this state. Nobody tells us which; DDP's list of hooks does."""
         if self._ddp is None:
-            found = (thing for thing in gc.get_objects() if issubclass(type(thing), DistributedDataParallel)
+            found = (thing for thing in gc.get_objects()
+                     if issubclass(type(thing), DistributedDataParallel)
                      and any(state is self for _, state in thing._comm_hooks))
             ddp = next(found, None)
             self._ddp = (lambda: None) if ddp is None else weakref.ref(ddp)
             if ddp is None:
-                logger.warning("the DDP model of this hook was not found (gc.freeze()?): with find_unused_parameters use attach()")
+                logger.warning("the DDP model of this hook was not found (gc.freeze()?): with "
+                               "find_unused_parameters use attach()")
         ddp = self._ddp()
         return None if ddp is None else ddp.reducer
 

@@ -1,8 +1,9 @@
 """_state: what a link keeps, as a dictionary for torch.save, and how it is shared out among another number of workers.
 
-A shard is one rank's: {"version", "scheme", "world", "rank", "layout", "steps", "entries", "shares", "count"}; entries are tensors
-and numbers by name ("layer.weight/v"), `count` is how many. All shards of a job together are a whole: {"version", "world", "shards"}. Both hold plain
-types only, so torch.load(weights_only=True) reads them. For torch.distributed.checkpoint a shard has another form: _checkpoint.py.
+A shard is one rank's: {"version", "scheme", "world", "rank", "layout", "steps", "entries", "shares",
+"count"}; entries are tensors and numbers by name ("layer.weight/v"), `count` is how many. All shards of
+a job together are a whole: {"version", "world", "shards"}. Both hold plain types only, so
+torch.load(weights_only=True) reads them. _checkpoint.py has the form for torch.distributed.checkpoint.
 """
 # SPDX-License-Identifier: Apache-2.0
 from __future__ import annotations
@@ -20,16 +21,18 @@ Entries = dict[str, tuple[int, Any]]
 
 
 def shard_of(entries: Entries, **about: Any) -> dict[str, Any]:
-    shard = {"version": VERSION, **about, "entries": {name: value for name, (_, value) in entries.items()},
-             "shares": {name: share for name, (share, _) in entries.items()}, "count": len(entries)}
+    shard = {"version": VERSION, **about, "count": len(entries),
+             "entries": {name: value for name, (_, value) in entries.items()},
+             "shares": {name: share for name, (share, _) in entries.items()}}
     return by_rank(shard) if asked_by_dcp() else shard
 
 
 def entries_in(shard: Mapping[str, Any]) -> Entries:
     if shard.get("count") and not shard["entries"]:
-        raise ValueError(f"load_state_dict: expected {shard['count']} entries in the state of rank {shard['rank']} of {shard['world']}, "
-                         "got none. Did torch.distributed.checkpoint save link.state_dict()? It keeps one rank's only: "
-                         "give it the link itself (docs/pytorch.md, 'Checkpoints')")
+        raise ValueError(f"load_state_dict: expected {shard['count']} entries in the state of rank "
+                         f"{shard['rank']} of {shard['world']}, got none. Did "
+                         "torch.distributed.checkpoint save link.state_dict()? It keeps one rank's "
+                         "only: give it the link itself (docs/pytorch.md, 'Checkpoints')")
     return {name: (shard["shares"][name], value) for name, value in shard["entries"].items()}
 
 
@@ -77,5 +80,6 @@ def _resharded(shards: Sequence[Mapping[str, Any]], rank: int, world: int) -> di
             result[name] = (share, total)
         elif isinstance(value, torch.Tensor) and rank < len(shards):
             result[name] = (share, shards[rank]["entries"][name])
-    about = {key: value for key, value in shards[0].items() if key not in ("version", "entries", "shares", "count")}
+    own = ("version", "entries", "shares", "count")
+    about = {key: value for key, value in shards[0].items() if key not in own}
     return shard_of(result, **{**about, "rank": rank, "world": world})

@@ -1,4 +1,6 @@
-"""test_dcp: torch.distributed.checkpoint saves what every rank holds, and loads it with the same or another number of ranks."""
+"""test_dcp: torch.distributed.checkpoint saves what every rank holds, and loads it with the same or
+another number of ranks."""
+
 # SPDX-License-Identifier: Apache-2.0
 import pytest
 import torch
@@ -49,9 +51,15 @@ def save(folder, ddp, optimizer, link, form):
 
 def load(folder, ddp, optimizer, link=None, form="attach"):
     model_state, optimizer_state = get_state_dict(ddp, optimizer)
-    state = {"model": model_state, "optimizer": optimizer_state, **(held(link, form) if link is not None else {})}
+    state = {
+        "model": model_state,
+        "optimizer": optimizer_state,
+        **(held(link, form) if link is not None else {}),
+    }
     dcp.load(state, checkpoint_id=folder)
-    set_state_dict(ddp, optimizer, model_state_dict=state["model"], optim_state_dict=state["optimizer"])
+    set_state_dict(
+        ddp, optimizer, model_state_dict=state["model"], optim_state_dict=state["optimizer"]
+    )
 
 
 def resumes(rank, world, folder, form):
@@ -75,7 +83,11 @@ def test_a_run_goes_on_with_the_same_bits(tmp_path, form):
 
 
 def residuals(link):
-    return {name: value for name, value in link.state_dict()["entries"].items() if name.endswith(("/u", "/v"))}
+    return {
+        name: value
+        for name, value in link.state_dict()["entries"].items()
+        if name.endswith(("/u", "/v"))
+    }
 
 
 def saves(rank, world, folder, form):
@@ -95,13 +107,17 @@ def reshards(rank, world, folder, form):
     return found
 
 
-@pytest.mark.parametrize("old,new,form", [(2, 4, "attach"), (4, 2, "nested"), (3, 2, "async"), (2, 2, "attach")])
+@pytest.mark.parametrize(
+    "old,new,form", [(2, 4, "attach"), (4, 2, "nested"), (3, 2, "async"), (2, 2, "attach")]
+)
 def test_another_number_of_ranks(tmp_path, old, new, form):
     folder = str(tmp_path / "run")
     expected, found = run(old, saves, folder, form), run(new, reshards, folder, form)
     assert any(value.abs().sum() > 0 for value in expected[1].values())
     for name in expected[0]:
-        torch.testing.assert_close(sum(part[name] for part in found), sum(part[name] for part in expected))
+        torch.testing.assert_close(
+            sum(part[name] for part in found), sum(part[name] for part in expected)
+        )
 
 
 def loads_plainly(rank, world, folder):
@@ -152,7 +168,7 @@ def test_two_links_in_one_checkpoint(tmp_path):
 
 
 def asked_early(rank, world, form):
-    """get_state_dict() lets a stateless optimizer take a step of zeros, before the first backward and after others: nothing comes of it."""
+    """get_state_dict() lets a stateless optimizer take a step of zeros: nothing comes of it."""
     results = []
     for asks in (False, True):
         model, ddp, optimizer, link = start(form)
@@ -175,7 +191,11 @@ def delayed(rank, world, folder):
     def fresh():
         model = net()
         optimizer = sgd(model, momentum=0)
-        return model, optimizer, thinwire.attach(model, optimizer, scheme="dgc:density=0.1", delay=2)
+        return (
+            model,
+            optimizer,
+            thinwire.attach(model, optimizer, scheme="dgc:density=0.1", delay=2),
+        )
 
     model, optimizer, link = fresh()
     train(model, optimizer, rank, range(5))

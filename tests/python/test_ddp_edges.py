@@ -1,5 +1,6 @@
-"""test_ddp_edges: where DDP does not hand over, or hands over twice, what a scheme brought back. The law is always the same: what the
-optimizer saw plus what is kept is the sum of all gradients."""
+"""test_ddp_edges: where DDP does not hand over, or hands over twice, what a scheme brought back. The law
+is always the same: what the optimizer saw plus what is kept is the sum of all gradients."""
+
 # SPDX-License-Identifier: Apache-2.0
 import pytest
 import torch
@@ -8,7 +9,13 @@ import thinwire
 from torch.distributed.algorithms.join import Join
 from workers import loss_of, net, run, same_everywhere, sgd, train, weights, wrap
 
-RESIDUAL = ("onebit", "powersgd", "dgc:density=0.05,momentum=0,values=f32", "topk:density=0.05,values=f32", "int8:memory=residual")
+RESIDUAL = (
+    "onebit",
+    "powersgd",
+    "dgc:density=0.05,momentum=0,values=f32",
+    "topk:density=0.05,values=f32",
+    "int8:memory=residual",
+)
 
 
 class Branches(torch.nn.Module):
@@ -17,7 +24,11 @@ class Branches(torch.nn.Module):
     def __init__(self):
         super().__init__()
         torch.manual_seed(1)
-        self.common, self.left, self.right = torch.nn.Linear(20, 16), torch.nn.Linear(16, 10), torch.nn.Linear(16, 10)
+        self.common, self.left, self.right = (
+            torch.nn.Linear(20, 16),
+            torch.nn.Linear(16, 10),
+            torch.nn.Linear(16, 10),
+        )
         self.turn = 0
 
     def forward(self, x):
@@ -25,7 +36,10 @@ class Branches(torch.nn.Module):
 
 
 def gradients(model):
-    return {name: torch.zeros(p.shape) if p.grad is None else p.grad.clone() for name, p in model.named_parameters()}
+    return {
+        name: torch.zeros(p.shape) if p.grad is None else p.grad.clone()
+        for name, p in model.named_parameters()
+    }
 
 
 def attached(form, ddp, model, optimizer, scheme):
@@ -44,15 +58,23 @@ def conserves(link, model, seen, given, world, where):
         total = given[name].flatten().clone()
         dist.all_reduce(kept)
         dist.all_reduce(total)
-        torch.testing.assert_close(world * seen[name].flatten() + kept, total, rtol=1e-4, atol=1e-5,
-                                   msg=lambda text: f"{where}, {name}: {text}")
+        torch.testing.assert_close(
+            world * seen[name].flatten() + kept,
+            total,
+            rtol=1e-4,
+            atol=1e-5,
+            msg=lambda text: f"{where}, {name}: {text}",
+        )
 
 
 def alternates(rank, world, form, turns, to_none, options):
     """Weights stay, so that a twin without DDP says what each rank's gradients are."""
     for scheme in RESIDUAL:
         model, alone = Branches(), Branches()
-        ddp, optimizer = wrap(model, find_unused_parameters=True, **options), sgd(model, momentum=0, lr=0.0)
+        ddp, optimizer = (
+            wrap(model, find_unused_parameters=True, **options),
+            sgd(model, momentum=0, lr=0.0),
+        )
         link = attached(form, ddp, model, optimizer, scheme)
         seen, given = gradients(alone), gradients(alone)
         for step in range(8):
@@ -66,7 +88,9 @@ def alternates(rank, world, form, turns, to_none, options):
             for name, gradient in gradients(alone).items():
                 given[name] += gradient
             optimizer.step()
-        conserves(link, model, seen, given, world, f"{scheme} {form} {options} set_to_none={to_none}")
+        conserves(
+            link, model, seen, given, world, f"{scheme} {form} {options} set_to_none={to_none}"
+        )
 
 
 BOTH, ONE = ([0, 1], [0, 1]), ([0, 1, 0, 0], [0, 1, 1, 1])
@@ -201,6 +225,7 @@ def test_two_backwards_per_step_without_momentum_are_right():
 
 def harmless(rank, world):
     """What looks like a second backward and is none: dgc must not refuse it."""
+
     def fresh(**options):
         model = net()
         ddp, optimizer = wrap(model, **options), sgd(model)

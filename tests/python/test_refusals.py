@@ -1,4 +1,5 @@
-"""test_refusals: models that attach() takes although they look odd, and those that it refuses, with the reason."""
+"""test_refusals: odd models that attach() takes, and those that it refuses, with the reason."""
+
 # SPDX-License-Identifier: Apache-2.0
 import copy
 import gc
@@ -19,7 +20,9 @@ def ignored(rank, world, form):
     model.own = torch.nn.Linear(4, 4)
     with torch.no_grad():
         model.own.weight += rank
-    DistributedDataParallel._set_params_and_buffers_to_ignore_for_model(model, ["own.weight", "own.bias"])
+    DistributedDataParallel._set_params_and_buffers_to_ignore_for_model(
+        model, ["own.weight", "own.bias"]
+    )
     inner = torch.nn.Sequential(*list(model.children())[:-1])
     forward, model.forward = model.forward, lambda x: inner(x) + model.own(x[:, :4]).sum() * 1e-3
     ddp, optimizer = wrap(model), sgd(model)
@@ -77,12 +80,15 @@ def compiled(rank, world):
         thinwire.attach(ddp, optimizer)
     train(ddp, optimizer, rank, range(2))
     saved = link.state_dict()
-    inside = wrap(torch.compile(net(), backend="eager"), bucket_cap_mb=25)  # a compiled module inside DDP has the same names
+    inside = wrap(
+        torch.compile(net(), backend="eager"), bucket_cap_mb=25
+    )  # a compiled module inside DDP has the same names
     optimizer = sgd(inside)
     link = thinwire.attach(inside, optimizer, scheme="dgc:density=0.1")
     link.load_state_dict(saved)
     assert "0.weight/v" in link.state_dict()["entries"]
     train(inside, optimizer, rank, range(2))
+
     def names(state):
         return {name for name in state["entries"] if name.endswith("/v")}
 
@@ -103,7 +109,12 @@ def refused(rank, world):
     says("'0'", "sparse=True", "sparse=False", model=wrap(embedding))
     bag = torch.nn.Sequential(torch.nn.Linear(3, 2), torch.nn.EmbeddingBag(5, 3, sparse=True))
     says("'1'", "EmbeddingBag", model=wrap(bag))
-    spectral = torch.nn.ParameterList([torch.nn.Parameter(torch.randn(3, dtype=torch.complex64)), torch.nn.Parameter(torch.randn(3))])
+    spectral = torch.nn.ParameterList(
+        [
+            torch.nn.Parameter(torch.randn(3, dtype=torch.complex64)),
+            torch.nn.Parameter(torch.randn(3)),
+        ]
+    )
     says("'0'", "complex64", "view_as_real", model=DistributedDataParallel(spectral))
     mixed = torch.nn.Sequential(torch.nn.Linear(3, 2), torch.nn.Linear(2, 2).double())
     says("'1.weight'", "float64", "float()", model=wrap(mixed))
@@ -115,7 +126,9 @@ def refused(rank, world):
     frozen = net()
     ddp = wrap(frozen)
     frozen.requires_grad_(False)
-    frozen[0].requires_grad_(True)  # fewer than DDP averages: it hands over all of them all the same
+    frozen[0].requires_grad_(
+        True
+    )  # fewer than DDP averages: it hands over all of them all the same
     thinwire.attach(ddp, sgd(frozen[0]), scheme="topk:density=0.1")
 
 
@@ -124,7 +137,8 @@ def test_models_that_are_refused():
 
 
 def early(rank, world):
-    """A checkpoint before the first step, and between a load and the first step, as Lightning makes them."""
+    """A checkpoint before the first step, and between a load and the first step, as by Lightning."""
+
     def fresh(**options):
         model = net()
         ddp, optimizer = wrap(model), sgd(model)
@@ -144,7 +158,10 @@ def early(rank, world):
     torch.distributed.broadcast_object_list(again)
     assert [shard["steps"] for shard in again[0]["shards"]] == [3] * world
     for before, after in zip(box[0]["shards"], again[0]["shards"]):
-        assert all(torch.equal(torch.as_tensor(value), torch.as_tensor(after["entries"][name])) for name, value in before["entries"].items())
+        assert all(
+            torch.equal(torch.as_tensor(value), torch.as_tensor(after["entries"][name]))
+            for name, value in before["entries"].items()
+        )
     train(ddp, optimizer, rank, range(3, 5))
     assert state.step_report["step"] == 5
     with pytest.raises(ValueError, match="version"):
@@ -174,7 +191,10 @@ def copies(rank, world):
     train(ddp, optimizer, rank, range(2, 4))
     with pytest.raises(TypeError, match=r"state_dict\(\)"):
         pickle.dumps(state)
-    assert ddp._get_ddp_logging_data()["comm_hook"] == "thinwire_hook" and pickle.loads(pickle.dumps(thinwire.hook)) is thinwire.hook
+    assert (
+        ddp._get_ddp_logging_data()["comm_hook"] == "thinwire_hook"
+        and pickle.loads(pickle.dumps(thinwire.hook)) is thinwire.hook
+    )
     attached = wrap(net())
     thinwire.attach(attached, None, scheme="topk")
     loss_of(attached, rank, 0).backward()
@@ -187,7 +207,11 @@ def test_copies_and_names():
 
 def threads_and_files():
     gc.collect()
-    return threading.active_count(), len(os.listdir("/proc/self/task")), len(os.listdir("/proc/self/fd"))
+    return (
+        threading.active_count(),
+        len(os.listdir("/proc/self/task")),
+        len(os.listdir("/proc/self/fd")),
+    )
 
 
 def leaks(rank, world, form):
@@ -195,11 +219,20 @@ def leaks(rank, world, form):
         model, heard = net(), []
         ddp, optimizer = wrap(model), sgd(model)
         if form == "plain":
-            link = thinwire.State("dgc:density=0.1", model=model, optimizer=optimizer, callback=lambda report: heard.append(link))
+            link = thinwire.State(
+                "dgc:density=0.1",
+                model=model,
+                optimizer=optimizer,
+                callback=lambda report: heard.append(link),
+            )
             ddp.register_comm_hook(link, thinwire.hook)
         else:
-            link = thinwire.attach(ddp, None if form == "without" else optimizer, scheme="topk:density=0.1",
-                                   callback=lambda report: heard.append(link))
+            link = thinwire.attach(
+                ddp,
+                None if form == "without" else optimizer,
+                scheme="topk:density=0.1",
+                callback=lambda report: heard.append(link),
+            )
         train(ddp, optimizer, rank, range(3))
         assert len(heard) == 3
         if form == "detached":

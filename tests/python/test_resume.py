@@ -1,4 +1,6 @@
-"""test_resume: a resumed link goes on counting, follows its schedule where it was, and does not go on with ranks that were elsewhere."""
+"""test_resume: a resumed link goes on counting, follows its schedule where it was, and does not go on
+with ranks that were elsewhere."""
+
 # SPDX-License-Identifier: Apache-2.0
 import pytest
 import torch
@@ -19,7 +21,11 @@ def scheduled(rank, world, order):
     model, ddp, optimizer, link = start()
     link.schedule(PLAN)
     train(ddp, optimizer, rank, range(6))
-    saved = {"model": model.state_dict(), "optimizer": optimizer.state_dict(), "link": link.state_dict()}
+    saved = {
+        "model": model.state_dict(),
+        "optimizer": optimizer.state_dict(),
+        "link": link.state_dict(),
+    }
     saved = {key: torch.load(_file(value), weights_only=True) for key, value in saved.items()}
     schemes = []
     link.on_step(lambda report: schemes.append((report["step"], link.scheme)))
@@ -43,6 +49,7 @@ def scheduled(rank, world, order):
 
 def _file(value):
     import io
+
     file = io.BytesIO()
     torch.save(value, file)
     file.seek(0)
@@ -98,11 +105,21 @@ def different(rank, world, scheme, everyone):
 
 
 @pytest.mark.parametrize("everyone", [True, False], ids=["all_load", "one_loads"])
-@pytest.mark.parametrize("scheme", ["dense", "randomk:density=0.1", "csc:density=0.1,select=previous,momentum=0", "dgc:density=0.1,momentum=0"])
+@pytest.mark.parametrize(
+    "scheme",
+    [
+        "dense",
+        "randomk:density=0.1",
+        "csc:density=0.1,select=previous,momentum=0",
+        "dgc:density=0.1,momentum=0",
+    ],
+)
 def test_states_of_different_steps_are_an_error_on_all_ranks(scheme, everyone):
     for outcome in Job(2, different, scheme, everyone).outcomes(60):
         assert outcome and not outcome[0], outcome
-        expected = ("after 4 steps", "after 5 steps") if everyone else ("after 0 steps", "after 4 steps")
+        expected = (
+            ("after 4 steps", "after 5 steps") if everyone else ("after 0 steps", "after 4 steps")
+        )
         assert all(part in outcome[1] for part in expected), outcome[1]
 
 

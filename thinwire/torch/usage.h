@@ -1,6 +1,6 @@
 // usage.h: which parameters a backward has reached, as DDP itself counts them with
-// find_unused_parameters or a static graph. DDP leaves the gradient of a parameter alone that no rank has used, so what
-// a scheme brought back for it reaches nobody and belongs back into memory.
+// find_unused_parameters or a static graph. DDP leaves the gradient of a parameter alone that no rank
+// has used, so what a scheme brought back for it reaches nobody and belongs back into memory.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
