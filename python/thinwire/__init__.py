@@ -10,6 +10,7 @@ Everything in the training step is C++. docs/pytorch.md tells the rest.
 import torch  # its libraries must be there before ours  # noqa: F401
 
 from ._attach import attach
+from ._checkpoint import load_checkpoint
 from ._delayed import DelayedLink
 from ._extension import load_scheme
 from ._link import Link
@@ -17,4 +18,5 @@ from ._native import Error, schemes
 from ._plain import State, hook
 from ._state import merge_states
 
-__all__ = ["DelayedLink", "Error", "Link", "State", "attach", "hook", "load_scheme", "merge_states", "schemes"]
+__all__ = ["DelayedLink", "Error", "Link", "State", "attach", "hook", "load_checkpoint",
+           "load_scheme", "merge_states", "schemes"]

@@ -51,6 +51,9 @@ def attach(model: torch.nn.Module, optimizer: Optional[AnyOptimizers] = None, sc
     process_group  of a plain model; DDP brings its own
     """
     common: dict[str, Any] = {"timeout": timeout, "scaler": scaler, "check_every": check_every, "callback": callback, "options": options}
+    # torch.compile() calls the model that it was given.
+    while isinstance(inner := getattr(model, "_orig_mod", None), torch.nn.Module):
+        model = inner
     if is_attached(model):
         raise RuntimeError("attach: this model has a link already; use its set_scheme() or, with delay=, its detach(). Or wrap the module anew: "
                            "DDP takes one hook only")
@@ -71,7 +74,13 @@ def attach(model: torch.nn.Module, optimizer: Optional[AnyOptimizers] = None, sc
     if local_steps is not None or correction is not None or process_group is not None:
         raise ValueError("attach: local_steps=, correction= and process_group= belong to delay=; delay=0 with local_steps=K is FedAvg")
     if not isinstance(model, DistributedDataParallel):
-        raise TypeError(f"attach: expected a torch.nn.parallel.DistributedDataParallel, got {type(model).__name__}; wrap the model first")
+        sharded = "FSDP" in type(model).__name__ or "FullySharded" in type(model).__name__
+        advice = "it shards gradients; use DDP" if sharded else "wrap the model first"
+        raise TypeError("attach: expected a torch.nn.parallel.DistributedDataParallel, got "
+                        f"{type(model).__name__}; {advice}")
+    if getattr(model, "_use_python_reducer", False):
+        raise ValueError("attach: torch._dynamo.config.optimize_ddp is 'python_reducer', under "
+                         "which DDP calls no hook of C++; leave it at True")
     if getattr(model, "skip_all_reduce_unused_params", False):
         raise ValueError("attach: DDP's skip_all_reduce_unused_params leaves buckets out of a step, which every scheme needs whole; leave it off")
     return Link(model, optimizer, scheme, exchange=exchange, fuse_mb=fuse_mb, **common)

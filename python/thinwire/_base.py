@@ -23,15 +23,43 @@ Scheme = Union[str, Mapping[str, Any]]
 
 def check_parameters(named: list[tuple[str, torch.Tensor]]) -> None:
     for name, parameter in named:
-        if parameter.dtype != torch.float32 or parameter.device.type != "cpu":
-            raise ValueError(f"parameter '{name}': expected float32 on the CPU, got {parameter.dtype} on {parameter.device}; keep "
-                             "parameters in float32 and compute in bfloat16 by torch.autocast")
+        if parameter.dtype == torch.float32 and parameter.device.type == "cpu":
+            continue
+        if parameter.device.type != "cpu":
+            advice = "move the model to the CPU before it is wrapped in DDP"
+        elif parameter.dtype.is_complex:
+            advice = "keep real and imaginary part as one float32 parameter (torch.view_as_real)"
+        else:
+            advice = "keep parameters in float32 (model.float()) and compute under torch.autocast"
+        raise ValueError(f"parameter '{name}': expected float32 on the CPU, got {parameter.dtype} "
+                         f"on {parameter.device}; {advice}")
     if not named:
         raise ValueError("the model has no parameters that require gradients")
 
 
+def check_modules(model: torch.nn.Module, averaged: set[torch.Tensor]) -> None:
+    for name, module in model.named_modules():
+        if not isinstance(module, (torch.nn.Embedding, torch.nn.EmbeddingBag)):
+            continue
+        if module.sparse and module.weight in averaged:
+            raise ValueError(f"module '{name}' is an {type(module).__name__} with sparse=True, "
+                             "whose gradients are sparse tensors; schemes compress dense ones: make "
+                             "it with sparse=False (sparse schemes send only what is not zero)")
+
+
+def averaged_by(reducer: Any, model: torch.nn.Module) -> list[tuple[str, torch.Tensor]]:
+    """The parameters that DDP averages: without frozen ones and those that it was told to ignore.
+    torch.compile changes no name."""
+    averaged = set(_native.averaged_parameters(reducer))
+    check_modules(model, averaged)
+    return [(name.replace("_orig_mod.", ""), parameter)
+            for name, parameter in model.named_parameters() if parameter in averaged]
+
+
 class Base(Reports):
     """What links and plain hook states have in common: everything but how they come to their buckets."""
+
+    _attached = True
 
     def __init__(self, scheme: str, *, exchange: str, fuse_mb: float, timeout: Optional[float], check_every: int,
                  scaler: Any, callback: Optional[Callback], options: dict[str, Any]) -> None:
@@ -48,6 +76,8 @@ class Base(Reports):
         self._names: dict[torch.Tensor, str] = {}
         self._loaded: Optional[dict[str, Any]] = None
         self._schedule: list[tuple[int, Scheme]] = []
+        self._steps_seen, self._rehearsal = 0, False
+        self._checked = 0  # the step after which replicas were compared, or could have been
         if self._scaler is not None and float(options_of(self._text).get("clip", 0)) != 0:
             raise ValueError(f"scheme '{self._text}' clips gradients, which a GradScaler has multiplied by its scale; give one of the two")
 
@@ -58,8 +88,7 @@ class Base(Reports):
 
     def on_step(self, callback: Callback, every: int = 1) -> None:
         super().on_step(callback, every)
-        if self._link is not None:
-            self._link.on_step(self._tell)
+        self._listen()
 
     # -- scheme
 
@@ -150,7 +179,21 @@ class Base(Reports):
 
     def schedule(self, plan: Mapping[int, Scheme]) -> None:
         """Changes by step: {500: "dgc:density=0.01", 2000: {"density": 0.001}}; after so many steps the change is made."""
-        self._schedule = sorted(plan.items(), key=lambda item: item[0])
+        changes = sorted(plan.items(), key=lambda item: item[0])
+        text = self._text
+        for _, change in changes:  # a mistake is said now and not at its step
+            named, options = (change, {}) if isinstance(change, str) else (text, dict(change))
+            text = _native.config(text_of(named, options))
+        self._schedule = changes
+        self._follow_schedule()
+
+    def _follow_schedule(self) -> None:
+        """Makes the changes that are due, each once: also those of steps before a restart."""
+        while self._link is not None and self._schedule:
+            if self._schedule[0][0] > self._link.steps():
+                return
+            change = self._schedule.pop(0)[1]
+            self.set_scheme(change) if isinstance(change, str) else self.set_scheme(**change)
 
     def _mean(self, velocity: Velocity, entries: Entries, world: int) -> Velocity:
         """Over the `world` workers that had it, without the loss scale. Collective."""
@@ -181,43 +224,51 @@ class Base(Reports):
 
     def state_dict(self) -> dict[str, Any]:
         """This rank's shard: every rank saves its own. Between steps."""
+        group = self._group_now()
         if self._link is None:
-            if self._loaded is None:
-                raise RuntimeError("state_dict: no step was taken yet, there is nothing to save")
-            return self._loaded
-        assert self._group is not None
+            about = {"scheme": self._text, "layout": [], "steps": 0, "entries": {}, "shares": {}}
+            if self._loaded is not None:
+                about = shard_for(self._loaded, group.rank(), group.size())
+            return shard_of(entries_in(about), scheme=about["scheme"], world=group.size(),
+                            rank=group.rank(), layout=about["layout"], steps=about["steps"])
         entries: Entries = self._link.state()
         if self._optimizer is not None:
             for name, memory in self._optimizer.memory.items():
                 entries[name + "/decay"] = (REPLICATED, memory.clone())
-        return shard_of(entries, scheme=self._text, world=self._group.size(), rank=self._group.rank(), layout=self._link.layout(),
-                        steps=self._link.steps(), order="index")
+        return shard_of(entries, scheme=self._text, world=group.size(), rank=group.rank(),
+                        layout=self._link.layout(), steps=self._link.steps(), order="index")
 
     def full_state_dict(self, dst: int = 0) -> Optional[dict[str, Any]]:
         """The shards of all ranks as one state, on rank `dst` of the group; None on the others. All ranks call it."""
         shard = self.state_dict()
-        assert self._group is not None
-        shards: Optional[list[Any]] = [None] * self._group.size() if self._group.rank() == dst else None
-        dist.gather_object(shard, shards, dst=dist.get_global_rank(self._group, dst), group=self._group)
+        group = self._group_now()
+        shards: Optional[list[Any]] = [None] * group.size() if group.rank() == dst else None
+        dist.gather_object(shard, shards, dst=dist.get_global_rank(group, dst), group=group)
         return None if shards is None else merge_states(shards)
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Takes up a shard of this rank, or a whole, which may be of another number of workers. Between steps."""
-        if self._link is None:
+        if self._link is None and not dist.is_initialized():
             self._loaded = dict(state)
             return
-        assert self._group is not None
-        shard = shard_for(state, self._group.rank(), self._group.size())
+        group = self._group_now()
+        shard = shard_for(state, group.rank(), group.size())
         if DELAY in shard:
             raise ValueError("load_state_dict: this is the state of a link with delay=; attach with the same delay, or begin from the weights alone")
-        if shard["scheme"] != self._text:
-            self._say("state of scheme %s goes on with %s", shard["scheme"], self._text)
+        if self._link is None:
+            self._loaded = shard
+            return
         entries = entries_in(shard)
         self._check_order(shard)
         endings = [name for name in entries if name.endswith("/decay")]
         decay = {name[: -len("/decay")]: entries.pop(name)[1] for name in endings}
         self._load_momentum(entries, decay, str(shard["scheme"]), int(state["world"]))
-        self._link.load(entries, shard["layout"] if self._fits(shard["layout"]) else [])
+        layout = shard["layout"] if self._fits(shard["layout"]) else []
+        self._link.load(entries, layout, int(shard["steps"]))
+        self._checked = self._link.steps()
+        self._follow_schedule()
+        if shard["scheme"] != self._text:
+            self._say("state of scheme %s goes on with %s", shard["scheme"], self._text)
 
     def _load_momentum(
         self, entries: Entries, decay: dict[str, torch.Tensor], before: str, world: int
@@ -282,6 +333,53 @@ class Base(Reports):
 
     # -- the inside
 
+    def _group_now(self) -> dist.ProcessGroup:
+        """The group, which a plain hook state has before its first step too."""
+        group = self._group if self._group is not None else self._wished_group()
+        if group is None:
+            raise RuntimeError("no process group yet: call init_process_group() first")
+        return group
+
+    def _wished_group(self) -> Optional[dist.ProcessGroup]:
+        return None
+
+    def _averaged(self) -> list[torch.Tensor]:
+        return list(self._names)
+
+    def _listen(self) -> None:
+        """Hears of steps from the native link, which must not keep this one alive: DDP holds it."""
+        if self._link is None:
+            return
+        after = weakref.WeakMethod(self._after_backward)
+
+        def tell(report: dict[str, Any]) -> None:
+            method = after()
+            if method is not None:
+                method(report)
+
+        self._link.on_step(tell)
+
+    def _after_backward(self, report: dict[str, Any]) -> None:
+        if not self._attached:
+            return
+        self._tell(report)
+        if self._optimizer is None:  # whose step would have told
+            self._count(bool(report["skipped"]))
+            if report["skipped"] and self._scaler is None:
+                self._drop_gradients()
+            self._after_step()
+
+    def _drop_gradients(self) -> None:
+        """After a void step: without gradients no optimizer changes weights or its own state. DDP
+        writes them at the end of backward."""
+        def drop() -> None:
+            for parameter in self._averaged():
+                parameter.grad = None
+
+        queue = torch.autograd.Variable._execution_engine.queue_callback
+        if torch._C._current_graph_task_id() != -1:  # else: a rank that has joined early
+            queue(lambda: queue(drop))  # after those that are queued now, of which one is DDP's
+
     @property
     def _native(self) -> "_native.Link":
         if self._link is None:
@@ -294,8 +392,8 @@ class Base(Reports):
         self._names = {parameter: name for name, parameter in named}
         self._link = _native.Link(**_wires.connect(group, self._timeout), names=named, scheme=self._text, exchange=self._exchange,
                                   fuse_bytes=self._fuse_bytes, void_as_nan=self._scaler is not None)
-        if self._callbacks:
-            self._link.on_step(self._tell)
+        if self._callbacks or self._optimizer is None:
+            self._listen()
         if self._optimizer is not None:
             # The native link is no part of Python's cycles.
             optimizer = weakref.ref(self._optimizer)
@@ -306,6 +404,7 @@ class Base(Reports):
         if self._loaded is not None:
             loaded, self._loaded = self._loaded, None
             self.load_state_dict(loaded)
+        self._follow_schedule()
 
     def _bind(self, optimizers: AnyOptimizers) -> None:
         """Watches the optimizers. Their momentum goes over with _offer() and _take()."""
@@ -341,7 +440,20 @@ class Base(Reports):
         for one in self._optimizer:
             one.on_velocity = self._hand_over
 
+    def _is_rehearsal(self) -> bool:
+        """A step of zeros without a backward before it: torch's get_state_dict() makes one, for an
+        optimizer to show its state."""
+        steps = int(self._link.report()["steps"]) if self._link is not None else 0
+        before, self._steps_seen = self._steps_seen, steps
+        void = self._link is not None and self._link.skipped()  # zeros after a backward
+        self._rehearsal = steps == before and not void and all(
+            parameter.grad is None or not parameter.grad.any() for parameter in self._averaged())
+        return self._rehearsal
+
     def _is_void(self) -> bool:
+        # Weight decay must not gather in a rehearsal; an optimizer with momentum makes its buffers.
+        if self._is_rehearsal():
+            return self._optimizer is not None and self._optimizer.taken
         void = self._link is not None and self._link.skipped()
         self._count(void)
         if not void and self._optimizer is not None and self._optimizer.taken:
@@ -377,13 +489,14 @@ class Base(Reports):
         )
 
     def _after_step(self) -> None:
-        if self._link is None:
+        if self._link is None or self._rehearsal:
+            self._rehearsal = False
             return
-        steps = self._link.steps()
-        while self._schedule and self._schedule[0][0] <= steps:
-            change = self._schedule.pop(0)[1]
-            self.set_scheme(change) if isinstance(change, str) else self.set_scheme(**change)
-        if self._check_every and steps % self._check_every == 0 and not self._joining():
+        self._follow_schedule()
+        steps, before = self._link.steps(), self._checked
+        self._checked = steps
+        every = self._check_every
+        if every and steps // every > before // every and not self._joining():
             self._link.check_replicas()
 
     def _joining(self) -> bool:

@@ -8,7 +8,7 @@ import torch
 from torch.nn.parallel import DistributedDataParallel
 
 from . import _native
-from ._base import Base, check_parameters
+from ._base import Base, averaged_by, check_parameters
 from ._optimizers import AnyOptimizers
 from ._options import with_momentum
 from ._reports import mark
@@ -20,7 +20,7 @@ class Link(Base):
     def __init__(self, model: DistributedDataParallel, optimizer: Optional[AnyOptimizers], scheme: str, **settings: Any) -> None:
         super().__init__(scheme, **settings)
         self._model = model
-        named = [(name, parameter) for name, parameter in model.module.named_parameters() if parameter.requires_grad]
+        named = averaged_by(model.reducer, model.module)
         check_parameters(named)
         self._names = {parameter: name for name, parameter in named}
         if optimizer is not None:
@@ -36,6 +36,8 @@ class Link(Base):
             self._unbind()
             raise
         mark(model, True)
+        if model.logger is not None:
+            model.logger._set_comm_hook_name(f"thinwire {_native.parse(self._text)[0]}")
         self._attached = True
         self._say("%s", self._decided(named))
 

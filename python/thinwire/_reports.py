@@ -97,6 +97,15 @@ class Reports:
 
         self.on_step(write, every)
 
+    def __deepcopy__(self, memo: dict[int, Any]) -> "Reports":
+        return self  # a connection: a copy of what holds it (a module, for EMA) shares it
+
+    def __getstate__(self) -> dict[str, Any]:
+        if getattr(self, "_link", None) is not None:
+            raise TypeError(f"a {type(self).__name__} of thinwire is connected with other processes "
+                            "and cannot be pickled; save its state_dict() instead")
+        return dict(self.__dict__)
+
     def _tell(self, report: dict[str, Any]) -> None:
         for every, callback in self._callbacks:
             if report["step"] % every == 0:

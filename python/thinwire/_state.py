@@ -1,8 +1,9 @@
 """_state: what a link keeps, as a dictionary for torch.save, and how it is shared out among another number of workers.
 
-A shard is one rank's: {"version", "scheme", "world", "rank", "layout", "steps", "entries", "shares"}; entries are tensors and
-numbers by name ("layer.weight/v"). All shards of a job together are a whole: {"version", "world", "shards"}. Both hold plain
-types only, so torch.load(weights_only=True) reads them.
+A shard is one rank's: {"version", "scheme", "world", "rank", "layout", "steps", "entries", "shares",
+"count"}; entries are tensors and numbers by name ("layer.weight/v"), `count` is how many. All shards of
+a job together are a whole: {"version", "world", "shards"}. Both hold plain types only, so
+torch.load(weights_only=True) reads them. _checkpoint.py has the form for torch.distributed.checkpoint.
 """
 # SPDX-License-Identifier: Apache-2.0
 from __future__ import annotations
@@ -12,6 +13,8 @@ from typing import Any, Mapping, Sequence
 
 import torch
 
+from ._checkpoint import asked_by_dcp, by_rank, unpacked
+
 VERSION = 1
 SUMMED, REPLICATED, LOCAL = 0, 1, 2  # core/state.h
 DELAY = "delay"  # in shards of delayed averaging: its settings
@@ -19,11 +22,18 @@ Entries = dict[str, tuple[int, Any]]
 
 
 def shard_of(entries: Entries, **about: Any) -> dict[str, Any]:
-    return {"version": VERSION, **about, "entries": {name: value for name, (_, value) in entries.items()},
-            "shares": {name: share for name, (share, _) in entries.items()}}
+    shard = {"version": VERSION, **about, "count": len(entries),
+             "entries": {name: value for name, (_, value) in entries.items()},
+             "shares": {name: share for name, (share, _) in entries.items()}}
+    return by_rank(shard) if asked_by_dcp() else shard
 
 
 def entries_in(shard: Mapping[str, Any]) -> Entries:
+    if shard.get("count") and not shard["entries"]:
+        raise ValueError(f"load_state_dict: expected {shard['count']} entries in the state of rank "
+                         f"{shard['rank']} of {shard['world']}, got none. Did "
+                         "torch.distributed.checkpoint save link.state_dict()? It keeps one rank's "
+                         "only: give it the link itself (docs/pytorch.md, 'Checkpoints')")
     return {name: (shard["shares"][name], value) for name, value in shard["entries"].items()}
 
 
@@ -45,6 +55,7 @@ def merge_states(shards: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
 
 def shard_for(state: Mapping[str, Any], rank: int, world: int) -> dict[str, Any]:
     """What this rank of this world is to load."""
+    state = unpacked(state)
     if state.get("version") != VERSION:
         raise ValueError(f"load_state_dict: expected a thinwire state of version {VERSION}, got {state.get('version')}")
     if "shards" in state:
@@ -98,5 +109,6 @@ def _resharded(shards: Sequence[Mapping[str, Any]], rank: int, world: int) -> di
             result[name] = (share, total)
         elif isinstance(value, torch.Tensor) and rank < len(shards):
             result[name] = (share, shards[rank]["entries"][name])
-    about = {key: value for key, value in shards[0].items() if key not in ("version", "entries", "shares")}
+    own = ("version", "entries", "shares", "count")
+    about = {key: value for key, value in shards[0].items() if key not in own}
     return shard_of(result, **{**about, "rank": rank, "world": world})

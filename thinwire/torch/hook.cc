@@ -7,7 +7,7 @@
 namespace thinwire::ddp {
 
 c10::intrusive_ptr<c10::ivalue::Future> DdpHook::runHook(c10d::GradBucket& bucket) {
-  link_->submit(bucket);
+  link_->submit(bucket, usage_of(reducer_));
   auto future = c10::make_intrusive<c10::ivalue::Future>(c10::TensorType::get());
   future->markCompleted(c10::IValue(bucket.getBuffer()));
   return future;
@@ -19,11 +19,11 @@ at::Tensor DdpHook::parseHookResult(const c10::IValue& result) {
 }
 
 void register_hook(c10d::Reducer& reducer, std::shared_ptr<Link> link) {
-  reducer.register_comm_hook(std::make_unique<DdpHook>(std::move(link)));
+  reducer.register_comm_hook(std::make_unique<DdpHook>(reducer, std::move(link)));
 }
 
-void run_plain(Link& link, c10d::GradBucket& bucket) {
-  link.submit(bucket);
+void run_plain(Link& link, c10d::GradBucket& bucket, const c10d::Reducer* reducer) {
+  link.submit(bucket, reducer == nullptr ? std::nullopt : usage_of(*reducer));
   if (bucket.isLast()) link.finish();
 }
 

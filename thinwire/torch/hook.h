@@ -15,12 +15,15 @@ namespace thinwire::ddp {
 
 class DdpHook final : public c10d::CommHookInterface {
  public:
-  explicit DdpHook(std::shared_ptr<Link> link) : link_(std::move(link)) {}
+  // The reducer owns the hook.
+  DdpHook(const c10d::Reducer& reducer, std::shared_ptr<Link> link)
+      : reducer_(reducer), link_(std::move(link)) {}
 
   c10::intrusive_ptr<c10::ivalue::Future> runHook(c10d::GradBucket& bucket) override;
   at::Tensor parseHookResult(const c10::IValue& result) override;
 
  private:
+  const c10d::Reducer& reducer_;
   std::shared_ptr<Link> link_;
 };
 
@@ -29,7 +32,7 @@ void register_hook(c10d::Reducer& reducer, std::shared_ptr<Link> link);
 
 // The plain form, for frameworks that take a function of their own: waits inside the last bucket's
 // call, by which time backward has nothing more to compute for this model. DDP looks at the results
-// of all buckets after that call only.
-void run_plain(Link& link, c10d::GradBucket& bucket);
+// of all buckets after that call only. `reducer`: whose bucket it is, where that is known.
+void run_plain(Link& link, c10d::GradBucket& bucket, const c10d::Reducer* reducer);
 
 }  // namespace thinwire::ddp

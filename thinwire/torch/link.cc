@@ -7,7 +7,11 @@
 #include <limits>
 #include <utility>
 
+#include <torch/csrc/autograd/graph_task.h>
+
+#include "thinwire/compress/registry.h"
 #include "thinwire/core/error.h"
+#include "thinwire/exchange/agreement.h"
 #include "thinwire/torch/state.h"
 
 namespace thinwire::ddp {
@@ -33,6 +37,12 @@ bool is_of_bucket(const std::string& name) {
          std::isdigit(static_cast<unsigned char>(name[start.size()]));
 }
 
+// Momentum that has an effect: an explicit 0 switches it off.
+bool accumulates(const Config& config) {
+  const auto given = config.options.find("momentum");
+  return keeps_momentum(config) && (given == config.options.end() || std::stod(given->second) != 0);
+}
+
 void drop_buckets(State& state) {
   std::erase_if(state, [](const auto& item) {
     return item.second.share != Share::summed && is_of_bucket(item.first);
@@ -50,7 +60,7 @@ Link::~Link() = default;
 
 std::string Link::where() const { return "rank " + std::to_string(wires_.group->rank()); }
 
-void Link::submit(c10d::GradBucket& bucket) {
+void Link::submit(c10d::GradBucket& bucket, const std::optional<Usage>& usage) {
   if (bucket.getIndex() == 0) {
     finish();  // of a rank that has joined early and never asked for it
     ask_factors();
@@ -58,25 +68,48 @@ void Link::submit(c10d::GradBucket& bucket) {
   const std::lock_guard lock(mutex_);
   const std::size_t index = bucket.getIndex();
   const at::Tensor& gradient = bucket.getBuffer();
-  if (gradient.is_sparse() || gradient.scalar_type() != at::kFloat || !gradient.is_cpu() ||
-      !gradient.is_contiguous())
-    fail(where(), ", bucket ", index, ": expected dense gradients of float32 on the CPU, got ",
+  if (gradient.is_sparse())
+    fail(where(), ", bucket ", index, ": expected dense gradients, got sparse ones; make the ",
+         "Embedding or EmbeddingBag with sparse=False");
+  if (gradient.scalar_type() != at::kFloat || !gradient.is_cpu() || !gradient.is_contiguous())
+    fail(where(), ", bucket ", index, ": expected gradients of float32 on the CPU, got ",
          gradient.toString(), "; keep parameters in float32 (autocast does)");
-  if (index == 0) begin(gradient);
+  if (index == 0) {
+    check_single();
+    begin(gradient);
+    watching_ = accumulates(options_.config) && !held_.watches();
+  }
+  if (watching_)
+    for (const at::Tensor& parameter : bucket.getParameters()) held_.watch(parameter);
   Seen seen{identities(bucket.getParameters()), gradient};
   if (arrived_.size() != index)
     fail(where(), ": expected bucket ", arrived_.size(), ", got ", index);
   if (settled_ && (index >= identities_.size() || identities_[index] != seen.parameters))
     fail(where(), ", bucket ", index,
          ": DDP has cut its buckets anew in mid-run; attach to the model again");
+  if (usage) unused_.look(*usage, seen.parameters, gradient);
   arrived_.push_back(std::move(seen));
   under_way_ = true;
   if (settled_) hand_over(index, gradient);
   if (!settled_ && bucket.isLast()) arrange();
+  if (usage && bucket.isLast()) unused_.ask(*usage, *wires_.process_group);
+}
+
+// Before anything of the step has left. Outside of a backward a rank that has joined early hands over
+// zeros, whatever its own gradients are.
+void Link::check_single() const {
+  if (!accumulates(options_.config) || torch::autograd::get_current_graph_task_id() == -1) return;
+  const void* const parameter = held_.first();
+  if (parameter == nullptr) return;
+  fail(where(), ", parameter '", parameters_[index_.at(parameter)].first,
+       "': .grad still holds the average of the last backward, and scheme '", options_.config.str(),
+       "' would apply its momentum to that again; run all but the last ",
+       "backward of a step under model.no_sync(), and call zero_grad() before the next step");
 }
 
 void Link::begin(const at::Tensor& first) {
   arrived_.clear();
+  unused_.clear();
   staging_.reset();
   if (!first_.defined() || first_.const_data_ptr() != first.const_data_ptr()) settled_ = false;
   first_ = first;
@@ -119,6 +152,9 @@ void Link::renew(const std::vector<Bucket>& buckets, bool same_cut) {
   if (!same_cut) drop_buckets(state);
   orders_ = seen_orders_;
   orders_.by_memory(state);
+  // Only after a load can ranks differ in it, and then all of them come here.
+  check_agreement(*wires_.group, buckets,
+                  options_.config.str() + ", after " + std::to_string(last_.number) + " steps");
   courier_ = make_courier(wires_, buckets, options_.config, options_.exchange);
   buckets_ = buckets;
   renewed_ = false;
@@ -217,12 +253,33 @@ std::optional<Step> Link::end_step() {
   if (staging_) staging_->give_back(seen_, gradients);
   if (skipped && options_.void_as_nan)
     for (at::Tensor& gradient : gradients) gradient.fill_(std::numeric_limits<double>::quiet_NaN());
-  if (!skipped) owed_.clear();
+  if (!skipped) {
+    owed_.clear();
+    take_back(gradients);
+    held_.mark();
+  }
   sample(gradients);
   const Report now = combine(retired_, courier_->report(), 1);
-  last_ = {now.steps, skipped, combine(now, before_, -1)};
+  last_ = {earlier_ + now.steps, skipped, combine(now, before_, -1)};
   before_ = now;
   return last_;
+}
+
+// Into the residual where the scheme keeps one, else into the next gradient. Signs of a momentum are
+// neither: what they stand for is still there.
+void Link::take_back(const std::vector<at::Tensor>& gradients) {
+  auto taken = unused_.take(gradients);
+  if (taken.empty()) return;
+  std::vector<std::string> names;
+  for (const Bucket& bucket : seen_)
+    for (const Parameter& parameter : bucket.parameters) names.push_back(parameter.name);
+  std::map<std::string, std::vector<float>> back;
+  for (auto& [place, values] : taken) back[names[place]] = std::move(values);
+  Return visitor(back);
+  courier_->visit_state(visitor);
+  if (accumulates(options_.config)) return;
+  for (auto& [name, values] : back)
+    if (!visitor.took(name)) owed_[name] = std::move(values);
 }
 
 }  // namespace thinwire::ddp

@@ -22,10 +22,12 @@
 
 #include "thinwire/exchange/exchange.h"
 #include "thinwire/torch/courier.h"
+#include "thinwire/torch/held.h"
 #include "thinwire/torch/layout.h"
 #include "thinwire/torch/order.h"
 #include "thinwire/torch/report.h"
 #include "thinwire/torch/state.h"
+#include "thinwire/torch/usage.h"
 
 namespace thinwire::ddp {
 
@@ -43,8 +45,9 @@ class Link {
   Link(const Link&) = delete;
   Link& operator=(const Link&) = delete;
 
-  // One bucket, in order from 0; the average arrives in its own buffer.
-  void submit(c10d::GradBucket& bucket);
+  // One bucket, in order from 0; the average arrives in its own buffer. `usage`: where DDP looks for
+  // parameters that are not used, at the time of the call.
+  void submit(c10d::GradBucket& bucket, const std::optional<Usage>& usage);
   // Waits for the averages of the step; nothing to do when there is none under way. Every error of
   // the step is thrown here or by the next submit().
   void finish();
@@ -68,8 +71,9 @@ class Link {
 
   State state();
   Names layout() const;
-  // For the next step on: what of it belongs to a parameter that is here is used.
-  void load(State state, Names layout);
+  // For the next step on: what of it belongs to a parameter that is here is used. `steps`, if given:
+  // how many were taken before it was saved; all ranks must then load the same number.
+  void load(State state, Names layout, std::optional<std::uint64_t> steps);
 
   Report report() const;
   Step last_step() const;
@@ -86,6 +90,7 @@ class Link {
     at::Tensor gradient;
   };
 
+  void check_single() const;
   void begin(const at::Tensor& first);
   void arrange();
   void renew(const std::vector<Bucket>& buckets, bool same_cut);
@@ -97,6 +102,7 @@ class Link {
   void ask_factors();
   void apply_factors();
   void sample(const std::vector<at::Tensor>& gradients);
+  void take_back(const std::vector<at::Tensor>& gradients);
   void name_parameters();
   std::vector<Bucket> buckets_seen();
   std::optional<Step> end_step();
@@ -121,6 +127,9 @@ class Link {
   bool under_way_ = false;
   std::vector<Seen> arrived_;  // of this step
   std::optional<Staging> staging_;
+  Unused unused_;  // of this step
+  Held held_;
+  bool watching_ = false;  // held_ learns the parameters in this step
 
   Orders orders_, seen_orders_;  // of buckets_ and of seen_
 
@@ -138,6 +147,7 @@ class Link {
   };
   Sample sample_;
 
+  std::uint64_t earlier_ = 0;  // steps of the runs that this one continues
   Report retired_, before_;
   Step last_;
   std::function<void(const Step&)> callback_;

@@ -138,7 +138,7 @@ Names Link::layout() const {
   return buckets_.empty() ? loaded_layout_ : names_of(buckets_);
 }
 
-void Link::load(State state, Names layout) {
+void Link::load(State state, Names layout, std::optional<std::uint64_t> steps) {
   finish();
   const std::lock_guard lock(mutex_);
   retire();
@@ -150,6 +150,9 @@ void Link::load(State state, Names layout) {
   staged_ = 0;
   settled_ = false;
   last_scale_ = 0;
+  if (!steps) return;
+  last_.number = *steps;
+  earlier_ = *steps - before_.steps;  // wraps for an earlier state, and back with the next sum
 }
 
 Report Link::report() const {

@@ -127,10 +127,10 @@ void bind_link(py::module_& module) {
       .def("layout", &Link::layout, NoGil())
       .def(
           "load",
-          [](Link& link, const Entries& entries, Names layout) {
-            link.load(state_of(entries), std::move(layout));
+          [](Link& link, const Entries& entries, Names layout, std::optional<std::uint64_t> steps) {
+            link.load(state_of(entries), std::move(layout), steps);
           },
-          py::arg("entries"), py::arg("layout"), NoGil())
+          py::arg("entries"), py::arg("layout"), py::arg("steps") = py::none(), NoGil())
       .def("report", [](const Link& link) { return dict_of(link.report()); })
       .def("step_report", [](const Link& link) { return dict_of(link.last_step()); })
       .def(
@@ -152,7 +152,16 @@ PYBIND11_MODULE(_native, module) {
         register_hook(*reducer, std::move(link));
       },
       py::arg("reducer"), py::arg("link"), NoGil());
-  module.def("run_plain", &run_plain, py::arg("link"), py::arg("bucket"), NoGil());
+  module.def(
+      "run_plain",
+      [](Link& link, c10d::GradBucket& bucket, const std::shared_ptr<c10d::Reducer>& reducer) {
+        run_plain(link, bucket, reducer.get());
+      },
+      py::arg("link"), py::arg("bucket"), py::arg("reducer").none(true), NoGil());
+  module.def(
+      "averaged_parameters",
+      [](const std::shared_ptr<c10d::Reducer>& reducer) { return averaged_parameters(*reducer); },
+      py::arg("reducer"));
   module.def("schemes", &list_of_schemes);
   module.def("register_scheme", [](std::uintptr_t address) {
     // Python has addresses as numbers. NOLINTNEXTLINE(performance-no-int-to-ptr)

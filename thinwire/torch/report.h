@@ -9,7 +9,7 @@
 namespace thinwire::ddp {
 
 struct Step {
-  std::uint64_t number = 0;  // of this link, from 1
+  std::uint64_t number = 0;  // from 1, over all runs that were resumed
   bool skipped = false;
   Report report;  // of this step alone
 };

@@ -1,0 +1,294 @@
+"""test_ddp_edges: where DDP does not hand over, or hands over twice, what a scheme brought back. The law
+is always the same: what the optimizer saw plus what is kept is the sum of all gradients."""
+
+# SPDX-License-Identifier: Apache-2.0
+import pytest
+import torch
+import torch.distributed as dist
+import thinwire
+from torch.distributed.algorithms.join import Join
+from workers import loss_of, net, run, same_everywhere, sgd, train, weights, wrap
+
+RESIDUAL = (
+    "onebit",
+    "powersgd",
+    "dgc:density=0.05,momentum=0,values=f32",
+    "topk:density=0.05,values=f32",
+    "int8:memory=residual",
+)
+
+
+class Branches(torch.nn.Module):
+    """Uses one of two branches, by turn."""
+
+    def __init__(self):
+        super().__init__()
+        torch.manual_seed(1)
+        self.common, self.left, self.right = (
+            torch.nn.Linear(20, 16),
+            torch.nn.Linear(16, 10),
+            torch.nn.Linear(16, 10),
+        )
+        self.turn = 0
+
+    def forward(self, x):
+        return (self.left if self.turn % 2 == 0 else self.right)(torch.relu(self.common(x)))
+
+
+def gradients(model):
+    return {
+        name: torch.zeros(p.shape) if p.grad is None else p.grad.clone()
+        for name, p in model.named_parameters()
+    }
+
+
+def attached(form, ddp, model, optimizer, scheme):
+    if form == "plain":
+        link = thinwire.State(scheme, model=model, optimizer=optimizer)
+        ddp.register_comm_hook(link, thinwire.hook)
+        return link
+    return thinwire.attach(ddp, optimizer, scheme=scheme)
+
+
+def conserves(link, model, seen, given, world, where):
+    """seen: what the optimizer got, the same on all ranks; given: this rank's gradients."""
+    entries = link.state_dict()["entries"]
+    for name, parameter in model.named_parameters():
+        kept = entries.get(name + "/v", torch.zeros(parameter.numel())).clone()
+        total = given[name].flatten().clone()
+        dist.all_reduce(kept)
+        dist.all_reduce(total)
+        torch.testing.assert_close(
+            world * seen[name].flatten() + kept,
+            total,
+            rtol=1e-4,
+            atol=1e-5,
+            msg=lambda text: f"{where}, {name}: {text}",
+        )
+
+
+def alternates(rank, world, form, turns, to_none, options):
+    """Weights stay, so that a twin without DDP says what each rank's gradients are."""
+    for scheme in RESIDUAL:
+        model, alone = Branches(), Branches()
+        ddp, optimizer = (
+            wrap(model, find_unused_parameters=True, **options),
+            sgd(model, momentum=0, lr=0.0),
+        )
+        link = attached(form, ddp, model, optimizer, scheme)
+        seen, given = gradients(alone), gradients(alone)
+        for step in range(8):
+            model.turn = alone.turn = turns[rank][step % len(turns[rank])]
+            optimizer.zero_grad(set_to_none=to_none)
+            loss_of(ddp, rank, step).backward()
+            alone.zero_grad()
+            loss_of(alone, rank, step).backward()
+            for name, gradient in gradients(model).items():
+                seen[name] += gradient
+            for name, gradient in gradients(alone).items():
+                given[name] += gradient
+            optimizer.step()
+        conserves(
+            link, model, seen, given, world, f"{scheme} {form} {options} set_to_none={to_none}"
+        )
+
+
+BOTH, ONE = ([0, 1], [0, 1]), ([0, 1, 0, 0], [0, 1, 1, 1])
+
+
+@pytest.mark.parametrize("form", ["attach", "plain"])
+@pytest.mark.parametrize("turns", [BOTH, ONE], ids=["on_no_rank", "on_one_rank"])
+def test_nothing_is_lost_for_a_parameter_that_is_not_used(form, turns):
+    run(2, alternates, form, turns, True, {})
+
+
+@pytest.mark.parametrize("to_none", [True, False])
+def test_nothing_is_lost_with_views_of_buckets(to_none):
+    run(2, alternates, "attach", BOTH, to_none, {"gradient_as_bucket_view": True})
+
+
+def test_nothing_is_lost_with_a_static_graph():
+    run(2, alternates, "attach", ([0], [0]), True, {"static_graph": True})
+
+
+def test_nothing_is_lost_with_gradients_of_zeros():
+    run(2, alternates, "attach", BOTH, False, {})
+
+
+def unused_while_accumulating(rank, world):
+    """Two backwards without zero_grad(): the branch that is not used keeps the average of the first."""
+    for scheme in RESIDUAL:
+        model, alone = Branches(), Branches()
+        ddp, optimizer = wrap(model, find_unused_parameters=True), sgd(model, momentum=0, lr=0.0)
+        link = thinwire.attach(ddp, optimizer, scheme=scheme)
+        seen, given = gradients(alone), gradients(alone)
+        for step in range(6):
+            optimizer.zero_grad()
+            for turn in (0, 1):
+                model.turn = alone.turn = turn
+                loss_of(ddp, rank, 2 * step + turn).backward()
+                alone.zero_grad()
+                loss_of(alone, rank, 2 * step + turn).backward()
+                for name, gradient in gradients(alone).items():
+                    given[name] += gradient
+            for name, gradient in gradients(model).items():
+                seen[name] += gradient
+            optimizer.step()
+        conserves(link, model, seen, given, world, scheme)
+
+
+def test_nothing_is_lost_or_doubled_for_an_unused_parameter_in_an_accumulated_gradient():
+    run(2, unused_while_accumulating)
+
+
+def owed_to_unused(rank, world):
+    """A residual that a switch to `dense` owes to the next gradient waits for one that is delivered."""
+    model, alone = Branches(), Branches()
+    ddp, optimizer = wrap(model, find_unused_parameters=True), sgd(model, momentum=0, lr=0.0)
+    link = thinwire.attach(ddp, optimizer, scheme="topk:density=0.05,values=f32")
+    seen, given = gradients(alone), gradients(alone)
+    for step in range(6):
+        if step == 3:  # after a step with the left branch, before one with the right
+            link.set_scheme("dense")
+        model.turn = alone.turn = step
+        optimizer.zero_grad()
+        loss_of(ddp, rank, step).backward()
+        alone.zero_grad()
+        loss_of(alone, rank, step).backward()
+        for name, gradient in gradients(model).items():
+            seen[name] += gradient
+        for name, gradient in gradients(alone).items():
+            given[name] += gradient
+    conserves(link, model, seen, given, world, "dense after topk")
+
+
+def test_what_is_owed_waits_for_a_gradient_that_is_used():
+    run(2, owed_to_unused)
+
+
+# -- two backwards per step
+
+
+def accumulate(ddp, optimizer, rank, step, clear):
+    clear()
+    loss_of(ddp, rank, 2 * step).backward()
+    loss_of(ddp, rank, 2 * step + 1).backward()
+    optimizer.step()
+
+
+def twice(rank, world):
+    for scheme in ("dgc:density=0.05", "signum", "int8:memory=momentum", "csc:density=0.1"):
+        for form in ("attach", "plain"):
+            model = net()
+            ddp, optimizer = wrap(model), sgd(model)
+            attached(form, ddp, model, optimizer, scheme)
+            with pytest.raises(RuntimeError, match="no_sync") as caught:
+                for step in range(3):
+                    accumulate(ddp, optimizer, rank, step, optimizer.zero_grad)
+            assert "weight" in str(caught.value) or "bias" in str(caught.value), caught.value
+    model = net()  # a step without zero_grad() is the same mistake
+    ddp, optimizer = wrap(model), sgd(model)
+    thinwire.attach(ddp, optimizer, scheme="dgc:density=0.05")
+    with pytest.raises(RuntimeError, match="zero_grad"):
+        for step in range(3):
+            loss_of(ddp, rank, step).backward()
+            optimizer.step()
+
+
+def test_momentum_over_averages_is_refused_at_the_second_backward():
+    run(2, twice)
+
+
+def twice_without_momentum(rank, world):
+    for scheme in ("dense", *RESIDUAL):
+        model, alone, plain = net(), net(), net()
+        ddp, optimizer = wrap(model), sgd(model, momentum=0, lr=0.0)
+        plain_ddp, plain_optimizer = wrap(plain), sgd(plain, momentum=0, lr=0.0)
+        link = thinwire.attach(ddp, optimizer, scheme=scheme)
+        seen, given = gradients(alone), gradients(alone)
+        for step in range(5):
+            accumulate(ddp, optimizer, rank, step, optimizer.zero_grad)
+            accumulate(plain_ddp, plain_optimizer, rank, step, plain_optimizer.zero_grad)
+            alone.zero_grad()
+            (loss_of(alone, rank, 2 * step) + loss_of(alone, rank, 2 * step + 1)).backward()
+            for name, gradient in gradients(model).items():
+                seen[name] += gradient
+                assert scheme != "dense" or torch.equal(gradient, gradients(plain)[name])
+            for name, gradient in gradients(alone).items():
+                given[name] += gradient
+        conserves(link, model, seen, given, world, scheme)
+
+
+def test_two_backwards_per_step_without_momentum_are_right():
+    run(2, twice_without_momentum)
+
+
+def harmless(rank, world):
+    """What looks like a second backward and is none: dgc must not refuse it."""
+
+    def fresh(**options):
+        model = net()
+        ddp, optimizer = wrap(model, **options), sgd(model)
+        return model, ddp, optimizer, thinwire.attach(ddp, optimizer, scheme="dgc:density=0.5")
+
+    for views in (False, True):
+        for to_none in (True, False):
+            model, ddp, optimizer, link = fresh(gradient_as_bucket_view=views)
+            for step in range(4):
+                optimizer.zero_grad(set_to_none=to_none)
+                loss_of(ddp, rank, step).backward()
+                if step != 1:  # a step that is dropped: its gradients are cleared
+                    optimizer.step()
+            for step in range(4):
+                with ddp.no_sync():
+                    loss = loss_of(ddp, rank, step)
+                    optimizer.zero_grad(set_to_none=to_none)  # between forward and backward
+                    loss.backward()
+                loss_of(ddp, rank, step + 9).backward()
+                optimizer.step()
+            for step in range(3):  # through this model into another one, as a GAN's generator does
+                optimizer.zero_grad(set_to_none=to_none)
+                loss_of(ddp, rank, step).backward()
+                optimizer.step()
+                with ddp.no_sync():
+                    loss_of(ddp, rank, step + 50).backward()
+            assert same_everywhere(weights(model))
+    model, ddp, optimizer, link = fresh()
+    scaler = torch.amp.GradScaler("cpu", init_scale=2.0**4)
+    link.detach()
+    model = net()
+    ddp, optimizer = wrap(model), sgd(model)
+    link = thinwire.attach(ddp, optimizer, scheme="dgc:density=0.5", scaler=scaler)
+    for step in range(6):
+        optimizer.zero_grad()
+        scaler.scale(loss_of(ddp, rank, step) * (1e38 if step == 3 else 1)).backward()
+        scaler.step(optimizer)
+        scaler.update()
+    assert link.report()["skipped"] == 1
+    model = net()  # no optimizer given: the same signal serves
+    ddp, optimizer = wrap(model), sgd(model, momentum=0)
+    thinwire.attach(ddp, None, scheme="dgc:density=0.5,momentum=0.9")
+    train(ddp, optimizer, rank, range(4))
+    with pytest.raises(RuntimeError, match="no_sync"):
+        accumulate(ddp, optimizer, rank, 9, optimizer.zero_grad)
+
+
+def test_what_only_looks_like_a_second_backward_is_taken():
+    run(2, harmless)
+
+
+def joins(rank, world):
+    """Ranks with fewer batches shadow the others, who look for unused parameters meanwhile."""
+    for scheme in ("dense", "onebit", "dgc:density=0.1,momentum=0"):
+        model = Branches()
+        ddp, optimizer = wrap(model, find_unused_parameters=True), sgd(model, momentum=0)
+        link = thinwire.attach(ddp, optimizer, scheme=scheme)
+        with Join([ddp]):
+            for step in range(4 + 3 * rank):
+                model.turn = step
+                train(ddp, optimizer, rank, [step])
+        assert link.state_dict()["steps"] == 7 and same_everywhere(weights(model)), scheme
+
+
+def test_join_with_unused_parameters():
+    run(2, joins)

@@ -1,0 +1,38 @@
+// held.h: does a parameter's .grad still hold the average that the last step has left there? Then the
+// next backward adds to it, and a scheme with momentum would apply that to an average for a second
+// time. Seen in .grad itself, before a backward adds to it: nobody has to tell us of steps, dropped
+// steps or zero_grad().
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <memory>
+#include <vector>
+
+#include <ATen/core/Tensor.h>
+
+namespace thinwire::ddp {
+
+class Held {
+ public:
+  Held() = default;
+  ~Held();
+  Held(const Held&) = delete;
+  Held& operator=(const Held&) = delete;
+
+  bool watches() const { return !watched_.empty(); }
+  void watch(const at::Tensor& parameter);
+  // A step has brought averages.
+  void mark();
+  // The first parameter whose .grad holds one and is not zero; null: none does.
+  const void* first() const;
+
+ private:
+  struct Watched {
+    at::Tensor parameter;
+    unsigned hook = 0;
+    std::shared_ptr<bool> held;  // shared with the hook, which may live longer
+  };
+  std::vector<Watched> watched_;
+};
+
+}  // namespace thinwire::ddp

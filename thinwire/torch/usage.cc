@@ -1,0 +1,102 @@
+// usage.cc: counts out of DDP's reducer, and slices of buckets.
+// SPDX-License-Identifier: Apache-2.0
+#include "thinwire/torch/usage.h"
+
+#include <algorithm>
+#include <utility>
+
+namespace thinwire::ddp {
+namespace {
+
+// DDP keeps its counts to itself and its heirs.
+struct Heir : c10d::Reducer {
+  static bool looks(const c10d::Reducer& reducer) {
+    return reducer.*(&Heir::find_unused_parameters_);
+  }
+  static bool is_static(const c10d::Reducer& reducer) { return reducer.*(&Heir::static_graph_); }
+  static const std::vector<at::Tensor>& parameters(const c10d::Reducer& reducer) {
+    return reducer.*(&Heir::params_);
+  }
+  static const at::Tensor& counts(const c10d::Reducer& reducer) {
+    return reducer.*(&Heir::local_used_map_);
+  }
+};
+
+}  // namespace
+
+const std::vector<at::Tensor>& averaged_parameters(const c10d::Reducer& reducer) {
+  return Heir::parameters(reducer);
+}
+
+std::optional<Usage> usage_of(const c10d::Reducer& reducer) {
+  const bool fixed = Heir::is_static(reducer);
+  if (!fixed && !Heir::looks(reducer)) return std::nullopt;
+  return Usage{Heir::parameters(reducer), Heir::counts(reducer), fixed};
+}
+
+void Unused::look(const Usage& usage, const std::vector<const void*>& parameters,
+                  const at::Tensor& gradient) {
+  if (index_.empty())
+    for (const at::Tensor& parameter : usage.parameters)
+      index_.emplace(parameter.unsafeGetTensorImpl(), index_.size());
+  const auto* const counts = usage.counts.const_data_ptr<int>();
+  const float* values = gradient.const_data_ptr<float>();
+  std::size_t offset = 0;
+  for (const void* parameter : parameters) {
+    const auto* const tensor = static_cast<const at::TensorImpl*>(parameter);
+    const auto count = static_cast<std::size_t>(tensor->numel());
+    const auto found = index_.find(parameter);
+    if (found != index_.end() && counts[found->second] == 0) {
+      Part part{bucket_, offset, count, place_, found->second, {}};
+      const float* const first = values + offset;
+      if (std::any_of(first, first + count, [](float value) { return value != 0; }))
+        part.before.assign(first, first + count);
+      parts_.push_back(std::move(part));
+    }
+    offset += count;
+    ++place_;
+  }
+  ++bucket_;
+}
+
+void Unused::ask(const Usage& usage, c10d::ProcessGroup& group) {
+  if (fixed_) return;
+  fixed_ = usage.fixed;
+  counts_ = usage.counts.clone();
+  std::vector<at::Tensor> tensors = {counts_};
+  work_ = group.allreduce(tensors);
+}
+
+std::map<std::size_t, std::vector<float>> Unused::take(const std::vector<at::Tensor>& gradients) {
+  std::map<std::size_t, std::vector<float>> taken;
+  if (work_) work_->wait();
+  for (const Part& part : parts_) {
+    if (counts_.const_data_ptr<int>()[part.index] != 0) continue;
+    float* const slice = gradients[part.bucket].data_ptr<float>() + part.offset;
+    std::vector<float>& back = taken[part.place];
+    back.assign(slice, slice + part.count);
+    for (std::size_t i = 0; i < part.before.size(); ++i) back[i] -= part.before[i];
+    if (part.before.empty())
+      std::fill_n(slice, part.count, 0.0f);
+    else
+      std::ranges::copy(part.before, slice);
+  }
+  return taken;
+}
+
+void Unused::clear() {
+  bucket_ = place_ = 0;
+  parts_.clear();
+  work_.reset();
+}
+
+void Return::tensor(const std::string& name, std::span<float> values, Share share) {
+  constexpr std::string_view residual = "/v";
+  if (share != Share::summed || !name.ends_with(residual)) return;
+  const auto found = values_.find(name.substr(0, name.size() - residual.size()));
+  if (found == values_.end() || found->second.size() != values.size()) return;
+  for (std::size_t i = 0; i < values.size(); ++i) values[i] += found->second[i];
+  taken_.insert(found->first);
+}
+
+}  // namespace thinwire::ddp

@@ -1,0 +1,79 @@
+// usage.h: which parameters a backward has reached, as DDP itself counts them with
+// find_unused_parameters or a static graph. DDP leaves the gradient of a parameter alone that no rank
+// has used, so what a scheme brought back for it reaches nobody and belongs back into memory.
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <map>
+#include <optional>
+#include <set>
+#include <string>
+#include <unordered_map>
+#include <vector>
+
+#include <ATen/core/Tensor.h>
+#include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
+#include <torch/csrc/distributed/c10d/reducer.hpp>
+
+#include "thinwire/core/state.h"
+
+namespace thinwire::ddp {
+
+// DDP's own counts: one int32 per parameter of the reducer, in its order; above 0: used. Complete for
+// the parameters of a bucket when that bucket is handed over.
+struct Usage {
+  const std::vector<at::Tensor>& parameters;
+  const at::Tensor& counts;
+  bool fixed;  // a static graph: the same in every step
+};
+
+// All that DDP averages.
+const std::vector<at::Tensor>& averaged_parameters(const c10d::Reducer& reducer);
+
+// Of this rank. Nothing where DDP does not look: then all parameters are used by all ranks.
+std::optional<Usage> usage_of(const c10d::Reducer& reducer);
+
+// What came back for parameters that no rank has used: while a step is under way, those that this
+// rank has not.
+class Unused {
+ public:
+  // Of one bucket, before it is exchanged.
+  void look(const Usage& usage, const std::vector<const void*>& parameters,
+            const at::Tensor& gradient);
+  // All ranks together, after the last bucket was handed over. Runs beside the exchange; for a fixed
+  // usage once.
+  void ask(const Usage& usage, c10d::ProcessGroup& group);
+  // After the exchange: takes what it brought for them out of the buckets, which hold again what was
+  // there before. By place in the step's sequence of parameters.
+  std::map<std::size_t, std::vector<float>> take(const std::vector<at::Tensor>& gradients);
+  void clear();
+
+ private:
+  struct Part {
+    std::size_t bucket, offset, count, place, index;  // place: in all buckets, index: in the counts
+    std::vector<float> before;                        // empty: zeros
+  };
+
+  std::unordered_map<const void*, std::size_t> index_;  // parameter -> place in the counts
+  std::size_t bucket_ = 0, place_ = 0;
+  std::vector<Part> parts_;
+  at::Tensor counts_;  // of all ranks
+  bool fixed_ = false;
+  c10::intrusive_ptr<c10d::Work> work_;
+};
+
+// Adds to residuals, by parameter.
+class Return final : public StateVisitor {
+ public:
+  explicit Return(const std::map<std::string, std::vector<float>>& values) : values_(values) {}
+  void tensor(const std::string& name, std::span<float> values, Share share) override;
+  void number(const std::string&, double&, Share) override {}
+
+  bool took(const std::string& parameter) const { return taken_.contains(parameter); }
+
+ private:
+  const std::map<std::string, std::vector<float>>& values_;
+  std::set<std::string> taken_;
+};
+
+}  // namespace thinwire::ddp
