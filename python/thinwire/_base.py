@@ -76,6 +76,7 @@ class Base(Reports):
         self._names: dict[torch.Tensor, str] = {}
         self._loaded: Optional[dict[str, Any]] = None
         self._schedule: list[tuple[int, Scheme]] = []
+        self._resumed: Optional[Mapping[str, Any]] = None  # what was loaded, until the next step
         self._steps_seen, self._rehearsal = 0, False
         self._checked = 0  # the step after which replicas were compared, or could have been
         if self._scaler is not None and float(options_of(self._text).get("clip", 0)) != 0:
@@ -189,11 +190,16 @@ class Base(Reports):
 
     def _follow_schedule(self) -> None:
         """Makes the changes that are due, each once: also those of steps before a restart."""
+        resumed, changed = self._resumed, False
         while self._link is not None and self._schedule:
             if self._schedule[0][0] > self._link.steps():
-                return
+                break
             change = self._schedule.pop(0)[1]
             self.set_scheme(change) if isinstance(change, str) else self.set_scheme(**change)
+            changed = True
+        if changed and resumed is not None:
+            # A state of the scheme that the schedule has come to: exact only from the original.
+            self.load_state_dict(resumed)
 
     def _mean(self, velocity: Velocity, entries: Entries, world: int) -> Velocity:
         """Over the `world` workers that had it, without the loss scale. Collective."""
@@ -265,7 +271,7 @@ class Base(Reports):
         self._load_momentum(entries, decay, str(shard["scheme"]), int(state["world"]))
         layout = shard["layout"] if self._fits(shard["layout"]) else []
         self._link.load(entries, layout, int(shard["steps"]))
-        self._checked = self._link.steps()
+        self._checked, self._resumed = self._link.steps(), state
         self._follow_schedule()
         if shard["scheme"] != self._text:
             self._say("state of scheme %s goes on with %s", shard["scheme"], self._text)
@@ -492,6 +498,7 @@ class Base(Reports):
         if self._link is None or self._rehearsal:
             self._rehearsal = False
             return
+        self._resumed = None
         self._follow_schedule()
         steps, before = self._link.steps(), self._checked
         self._checked = steps

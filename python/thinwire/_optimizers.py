@@ -56,7 +56,11 @@ def check_cover(
         ),
         (2, "two of the optimizers given have it; let one step it"),
     ):
-        wrong = [names[parameter] for parameter, number in times.items() if min(number, 2) == count]
+        wrong = [
+            names[parameter]
+            for parameter, number in times.items()
+            if min(number, 2) == count and parameter.requires_grad
+        ]
         if wrong:
             more = f" and {len(wrong) - 3} more" if len(wrong) > 3 else ""
             raise ValueError(
@@ -145,8 +149,11 @@ class Optimizers:
         if now != self._asked:
             self._void = self._is_void()
             self._asked = now
+        # Zeros have no momentum: torch's get_state_dict() makes a step of them.
         if now == self._changed and any(
-            parameter.grad is not None for one in self._all for _, parameter, _ in one.parameters()
+            parameter.grad is not None and parameter.grad.any()
+            for one in self._all
+            for _, parameter, _ in one.parameters()
         ):
             raise RuntimeError(
                 "the gradients at hand travelled before the momentum went over between optimizer "

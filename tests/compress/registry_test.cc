@@ -112,7 +112,7 @@ TEST(Registry, OptionsTakeTheirBoundsAndNoMore) {
                            "efsign:group=1048576",
                            "int8:block=64",
                            "int8:block=8192",
-                           "int8:seed=9007199254740992",
+                           "int8:seed=9007199254740991",
                            "qsgd:bucket=64",
                            "qsgd:bucket=8192",
                            "qsgd:bits=1",

@@ -267,6 +267,7 @@ def in_between(rank, world):
     with pytest.raises(RuntimeError, match="before backward"):
         optimizer.step()
     train(ddp, optimizer, rank, range(2))
+    optimizer.zero_grad()
     loss_of(ddp, rank, 2).backward()
     link.set_scheme("dense")
     with pytest.raises(RuntimeError, match="before backward"):
