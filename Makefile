@@ -7,13 +7,14 @@ JOBS ?= $(shell nproc)
 TEST_JOBS ?= $(shell expr 2 '*' $(JOBS))
 SOURCES = $(shell git ls-files '*.cc' '*.h')
 
-.PHONY: help setup build command test test-asan test-tsan test-python test-fuzz bench fuzz demo format lint clean
+.PHONY: help setup build command test test-asan test-tsan test-python test-fuzz bench fuzz mutate demo format lint clean
 help:
 	@echo "make build    build the library, the thinwire command and the tests (build/release)"
 	@echo "make test     all tests: release, ASan + UBSan, TSan, the Python package, a short run of every fuzzer"
 	@echo "make demo     train on real data over 4 workers and an emulated thin link: a table and a page of dense, topk, dgc"
 	@echo "make bench    every benchmark, each row with its floor"
 	@echo "make fuzz     every fuzzer, RUNS executions each (default 10 million)"
+	@echo "make mutate   break one place of the library at a time and see whether a test notices (an hour)"
 	@echo "make format   clang-format on all sources"
 	@echo "make lint     clang-format as a check, and clang-tidy"
 	@echo "make setup    what all of these do first: packages (as root), .venv, data"
@@ -62,6 +63,10 @@ bench: command
 
 fuzz: build-fuzz
 	fuzz/run.sh
+
+# SEED chooses the mutants, COUNT how many per folder. Survivors are listed at the end.
+mutate: setup
+	scripts/mutate --seed $(or $(SEED),1) --count $(or $(COUNT),40) --jobs $(JOBS)
 
 demo: command
 	build/release/apps/thinwire compare --schemes dense,topk:feedback=off,topk,dgc:density=0.001,warmup=60 \

@@ -1,6 +1,6 @@
 // mean.h: what a rank really sent in a step, and whether an average is the mean of that over the
-// ranks. Where a scheme keeps a residual, its memory tells: before + came in - after. Where it keeps
-// nothing, a second encoder writes the same bytes, and a decoder for a single worker reads them.
+// ranks. Where a scheme keeps a residual, its memory tells: before + came in - after. Where it
+// keeps nothing, a second encoder writes the same bytes, and a decoder for one worker reads them.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 

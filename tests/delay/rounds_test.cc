@@ -93,6 +93,24 @@ TEST(Rounds, ObserverSeesEveryStageOfEveryRound) {
   });
 }
 
+// Anchors are compared with the first message, not only `check_every` steps later.
+TEST(Delayed, WorkersThatStartApartAreNamedAtOnce) {
+  const auto text = [](float apart) {
+    return error_of([&] {
+      run_local(2, [&](Group& group) {
+        std::vector<float> weights(40, group.rank() == 1 ? apart : 1.0f);
+        DelayOptions options;
+        options.delay = 3;
+        DelayedAverage delayed(group, {Bucket::single(0, "a", 40)}, {weights},
+                               Config::parse("dense"), options);
+        for (int step = 0; step < 20; ++step) delayed.finish_step();
+      });
+    });
+  };
+  EXPECT_EQ(text(1.0f), "");
+  EXPECT_NE(text(1.5f).find("round 0, bucket 0: rank 1 has another anchor"), std::string::npos);
+}
+
 DelayOptions options_of(const char* correction, std::uint64_t delay, std::uint64_t steps) {
   DelayOptions options;
   options.parse_correction(correction);

@@ -158,6 +158,26 @@ TEST(Frames, OfAnotherSchemeAreRefused) {
   EXPECT_EQ(culprit, 0);
 }
 
+// The largest of the gradient itself go, and nothing is kept, put back or taken for a residual.
+TEST(Topk, WithoutFeedbackKeepsNothing) {
+  const std::vector<Bucket> buckets = {Bucket::single(0, "w", 1000)};
+  run_local(2, [&](Group& group) {
+    Exchange exchange(group, buckets,
+                      Config::parse("topk:feedback=off,density=0.002,values=f32,select=exact"));
+    for (std::uint64_t step = 0; step < 5; ++step) {
+      Model model = model_gradient(buckets, Shape::normal, seed_of(group, step));
+      model[0][123] = -50;
+      model[0][900] = 60;
+      const bool bad = step == 2 && group.rank() == 1;
+      if (bad) model[0][7] = std::numeric_limits<float>::quiet_NaN();
+      ASSERT_EQ(take_step(exchange, model, 0).skipped, step == 2);
+      for (std::size_t i = 0; step != 2 && i < 1000; ++i)
+        ASSERT_EQ(model[0][i], i == 123 ? -50 : i == 900 ? 60 : 0) << step << " " << i;
+      EXPECT_EQ(state_of(exchange).count("w/v"), 0u);
+    }
+  });
+}
+
 INSTANTIATE_TEST_SUITE_P(Registry, Kept, ::testing::ValuesIn(law_configs()), config_name);
 
 }  // namespace

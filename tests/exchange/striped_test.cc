@@ -97,6 +97,19 @@ std::string combination_name(const ::testing::TestParamInfo<Combination>& info) 
 
 INSTANTIATE_TEST_SUITE_P(Registry, Striped, ::testing::ValuesIn(combinations()), combination_name);
 
+// Who needs the norm of all buckets waits for all of them: only global clipping may.
+TEST(Striped, AsksForTheNormOnlyToClipByIt) {
+  const auto asks = [](const char* text) {
+    const Bucket bucket = Bucket::single(0, "w", 500);
+    return StripedCompressor(Config::parse(text), ExchangeKind::parse("split"), bucket, {0, 2})
+        .needs_norm();
+  };
+  EXPECT_FALSE(asks("topk"));
+  EXPECT_FALSE(asks("dgc"));
+  EXPECT_TRUE(asks("dgc:clip=1"));
+  EXPECT_FALSE(asks("dgc:clip=1,clip_norm=bucket"));
+}
+
 // ---- the cuts ----
 
 // Owners' state is named by the cuts, so these are a promise: at a border or between rows where one is

@@ -114,18 +114,5 @@ TEST(ChunkMemory, SentChunksAreClearedOnce) {
   }
 }
 
-TEST(ChunkMemory, UndoneChunksStay) {
-  ChunkMemory memory(Bucket::single(0, "w", 10), {10, 3}, {Accumulate::residual, 0},
-                     {DType::f32, 1});
-  std::vector<double> sums;
-  memory.take_in(std::vector<float>(10, 1.0f), 6, sums);
-  EXPECT_EQ(sums, (std::vector<double>{6, 4}));
-  const std::vector<std::uint32_t> picks = {0, 2};
-  std::vector<float> out(6);
-  memory.send(picks, Velocity::mask, std::as_writable_bytes(std::span(out)));
-  memory.undo();
-  EXPECT_EQ(state_of(memory).at("w/v").values, std::vector<float>(10, 1.0f));
-}
-
 }  // namespace
 }  // namespace thinwire

@@ -204,6 +204,11 @@ TEST(Frame, DirectoryIsCanonical) {
   frame[20] = std::byte{1 << 2 | 3};  // no such index coder
   repair(frame);
   EXPECT_EQ(decode(frame).code, Code::bad_value);
+  frame[20] = std::byte{1 << 2};  // a length of six bytes
+  std::fill_n(frame.begin() + 22, 5, std::byte{0x80});
+  frame[27] = std::byte{1};
+  repair(frame);
+  EXPECT_EQ(decode(frame).code, Code::bad_value);
 }
 
 // Bits per survivor of a whole frame at density 1e-3, the most over 20 seeds.
