@@ -10,6 +10,7 @@ import torch
 import torch.distributed as dist
 
 from . import _native, _wires
+from ._checkpoint import unpacked
 from ._log import logger, prepare
 from ._momentum import Velocity
 from ._optimizers import AnyOptimizers, Optimizers, as_list
@@ -268,7 +269,7 @@ class Base(Reports):
         self._check_order(shard)
         endings = [name for name in entries if name.endswith("/decay")]
         decay = {name[: -len("/decay")]: entries.pop(name)[1] for name in endings}
-        self._load_momentum(entries, decay, str(shard["scheme"]), int(state["world"]))
+        self._load_momentum(entries, decay, str(shard["scheme"]), int(unpacked(state)["world"]))
         layout = shard["layout"] if self._fits(shard["layout"]) else []
         self._link.load(entries, layout, int(shard["steps"]))
         self._checked, self._resumed = self._link.steps(), state

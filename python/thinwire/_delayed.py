@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import sys
 from itertools import zip_longest
 from typing import Any, Iterator, Mapping, Optional, Union
 
@@ -13,6 +12,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from . import _native, _wires
 from ._base import check_parameters
+from ._checkpoint import unpacked
 from ._log import prepare
 from ._meeting import Meeting
 from ._moments import Moments, flat_of, put_back
@@ -216,11 +216,6 @@ class DelayedLink(Reports):
         """This rank's shard, weights included; every rank saves its own, after the same step. Waits for messages under way."""
         self._link.leave_anchor("state_dict()")
         self._parameters.check_model()
-        caller = str(sys._getframe(1).f_globals.get("__name__"))
-        if caller.startswith("torch.distributed.checkpoint"):
-            raise RuntimeError("state_dict: torch.distributed.checkpoint keeps one rank's state, "
-                               "where each has its own; save link.state_dict() by torch.save, a "
-                               "file per rank, or the model alone after link.drain()")
         return shard_of(self._entries(), scheme=self._text, world=self._group.size(),
                         rank=self._group.rank(), layout=self._layout(), steps=self._link.steps(),
                         optimizer_state=self._moments.kept(), **{DELAY: self._settings})
@@ -268,6 +263,7 @@ class DelayedLink(Reports):
 
     def _entries_for(self, state: Mapping[str, Any]) -> Entries:
         """This rank's, or a ValueError that says why they do not fit."""
+        state = unpacked(state)
         if int(state.get("world", self._group.size())) != self._group.size():
             raise ValueError(f"load_state_dict: this is the state of {state['world']} workers, with messages under way between them; this job has "
                              f"{self._group.size()}. To go on with another number, save the model after link.drain() and attach anew")

@@ -338,17 +338,6 @@ def test_states_do_not_know_memory_formats():
     run(2, formats)
 
 
-def dcp(rank, world, path):
-    import torch.distributed.checkpoint as checkpoint
-    _, _, link = attached(delay=2)
-    with refuses("a file per rank"):
-        checkpoint.save({"link": link}, checkpoint_id=path)
-
-
-def test_a_distributed_checkpoint_is_refused(tmp_path):
-    run(1, dcp, str(tmp_path))
-
-
 # -- steps that are not as usual
 
 
