@@ -58,7 +58,7 @@ TEST(VoidStep, ManyBucketsBeforeTheBadOne) {
   for (const char* text : {"dgc:density=0.1", "powersgd:rank=1,rate=1", "csc", "int8", "efsign",
                            "randomk:memory=momentum", "signum"}) {
     const Config config = Config::parse(text);
-    for (const std::size_t fuse : {0, 4096}) {
+    for (const std::size_t fuse : {0u, 4096u}) {
       run_local(2, [&](Group& group) {
         std::vector<Bucket> buckets;
         for (std::uint16_t b = 0; b < 12; ++b)
