@@ -228,8 +228,9 @@ inline void law_conservation(Group& group, Config config, Shape shape, int steps
         .wait();
     for (std::size_t i = 0; i < moved.size(); ++i) {
       const double expected = static_cast<double>(workers) * out[b][i];
-      ASSERT_NEAR(moved[i], expected, 1e-5 * static_cast<double>(steps) * (1 + std::abs(expected)))
-          << config.str() << " " << kind.str();
+      // Sums of halves round coarsely, which few steps do not even out.
+      const double tolerance = 1e-5 * static_cast<double>(steps + 100) * (1 + std::abs(expected));
+      ASSERT_NEAR(moved[i], expected, tolerance) << config.str() << " " << kind.str();
     }
   }
   // Error feedback with a compressor that keeps a share d of the energy: |residual| <= 2

@@ -4,7 +4,7 @@
     link = thinwire.attach(ddp_model, optimizer, scheme="dgc", density=0.001)
     link = thinwire.attach(model, optimizer, scheme="dgc", density=0.01, delay=20)      # workers train on while messages travel
 
-Everything in the training step is C++. docs/pytorch.md tells the rest.
+Buckets travel in C++ alone. docs/pytorch.md tells the rest.
 """
 # SPDX-License-Identifier: Apache-2.0
 import torch  # its libraries must be there before ours  # noqa: F401
