@@ -27,6 +27,7 @@ struct Part {
   MPI_Request request = MPI_REQUEST_NULL;
   int peer = -1;                // of a direct message
   std::size_t* size = nullptr;  // where received bytes are counted
+  bool agreement = false;       // the check of the call itself
 };
 
 // What MPI points to while a collective is under way.
@@ -127,6 +128,7 @@ class MpiWork final : public Pending::Work {
     agreement[1] = ~agreement[0];
     const int code = MPI_Iallreduce(MPI_IN_PLACE, agreement, 2, MPI_UINT64_T, MPI_MAX,
                                     world_->control(), next_request());
+    transfer_->parts.back().agreement = true;
     expect(code, transfer_->parts.back());
   }
 
@@ -210,6 +212,9 @@ class MpiWork final : public Pending::Work {
     int done = 0;
     MPI_Status status;
     expect(MPI_Test(&part.request, &done, &status), part);
+    // At once: where ranks disagree, the data may never arrive.
+    if (done && part.agreement && transfer_->agreement[0] != ~transfer_->agreement[1])
+      world_->disagree(position_);
     if (done && part.size) {
       int count = 0;
       MPI_Get_count(&status, MPI_BYTE, &count);
@@ -220,8 +225,6 @@ class MpiWork final : public Pending::Work {
   }
 
   void finish() {
-    const auto& agreement = transfer_->agreement;
-    if (agreement[0] != ~agreement[1]) world_->give_up(position_, "is not the same on all ranks");
     if (!std::exchange(finished_, true)) add(world_->traffic, traffic_);
   }
 

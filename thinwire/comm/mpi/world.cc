@@ -140,10 +140,10 @@ void World::announce(const Position& position, const std::string& reason) {
   }
 }
 
-World::Answers World::listen() {
+World::Answers World::listen(std::chrono::milliseconds limit) {
   using Clock = std::chrono::steady_clock;
   Answers answers(static_cast<std::size_t>(size_));
-  const auto end = Clock::now() + grace();
+  const auto end = Clock::now() + limit;
   for (int heard = 1; heard < size_ && Clock::now() < end;) {
     const int from = deserter();
     if (from < 0) {
@@ -203,7 +203,15 @@ std::string World::verdict(const Position& position, const std::string& how,
 void World::give_up(const Position& position, const std::string& how,
                     const std::vector<int>& owing) {
   announce(position, "");
-  failure_ = verdict(position, how, owing, listen());
+  failure_ = verdict(position, how, owing, listen(grace()));
+  throw Error(failure_);
+}
+
+void World::disagree(const Position& position) {
+  announce(position, "");
+  // All ranks were there to compare the call, so all will speak, however busy the machine is.
+  const auto limit = std::max(options_.timeout, std::chrono::milliseconds(30000));
+  failure_ = verdict(position, "is not the same on all ranks", {}, listen(limit));
   throw Error(failure_);
 }
 

@@ -62,6 +62,9 @@ class World {
   [[noreturn]] void give_up(const Position& position, const std::string& how,
                             const std::vector<int>& owing = {});
 
+  // Ends the group after ranks compared a call and found it different.
+  [[noreturn]] void disagree(const Position& position);
+
   // Ends the group for a reason that is known here. Tells the others, who are waiting for us.
   [[noreturn]] void refuse(const Position& position, const std::string& text);
 
@@ -75,7 +78,7 @@ class World {
   using Answers = std::vector<std::optional<Statement>>;  // by rank
 
   void announce(const Position& position, const std::string& reason);
-  Answers listen();
+  Answers listen(std::chrono::milliseconds limit);
   std::string verdict(const Position& position, const std::string& how,
                       const std::vector<int>& owing, const Answers& answers) const;
   std::string blame(const Position& position, int rank, const Statement& statement) const;
