@@ -79,6 +79,7 @@ class Late final : public Averaging {
     return {!finite, exposed, std::chrono::duration<double>(done - computed).count() - exposed};
   }
 
+  void await_arrivals() override { delayed_->await_arrivals(); }
   void complete() override { delayed_->drain(); }
 
   std::span<float> model(std::size_t bucket) override { return delayed_->anchor(bucket); }

@@ -104,20 +104,26 @@ float Trainer::rate_at(std::uint64_t step) const {
 
 void Trainer::after_step() {
   if (step_ == first_ + traced_steps) averaging_->observe({});
-  if (step_ == steps_) complete();
+  const bool evaluate = due(step_, settings_.eval_every) || step_ == end_;
+  const bool saves = due(step_, settings_.save_every);
+  if (step_ == steps_) {
+    on_the_clock([this] { averaging_->complete(); });
+  } else if (evaluate || saves) {
+    on_the_clock([this] { averaging_->await_arrivals(); });
+  }
   reporter_.bar(step_, end_, last_loss_, tally());
   if (averaging_->in_step() && due(step_, settings_.check_every)) check_replicas();
   const std::uint64_t row_every =
       settings_.report_every > 0 ? settings_.report_every : std::max<std::uint64_t>(1, steps_ / 20);
-  const bool evaluate = due(step_, settings_.eval_every) || step_ == end_;
   if (evaluate || due(step_, row_every)) write_row(evaluate);
-  if (due(step_, settings_.save_every)) save();
+  if (saves) save();
 }
 
 // What is still under way belongs to the time of the steps that sent it.
-void Trainer::complete() {
+template <typename Wait>
+void Trainer::on_the_clock(Wait wait) {
   const auto start = Clock::now();
-  averaging_->complete();
+  wait();
   const double time = seconds(start, Clock::now());
   sums_.seconds += time;
   sums_.exposed += time;

@@ -25,7 +25,8 @@ class Trainer {
   double serve(const Learner::Ready& submit);
   float rate_at(std::uint64_t step) const;
   void after_step();
-  void complete();
+  template <typename Wait>
+  void on_the_clock(Wait wait);
   void check_replicas();
   void watch_exchange();
   void add_score(apps::Row& row);

@@ -63,6 +63,10 @@ class DelayedAverage {
   // compressor still holds back stays in the state, for steps that may follow. A collective.
   void drain();
 
+  // Waits until everything under way has arrived. It is still taken in when it is due. At the same
+  // step on all ranks.
+  void await_arrivals() { rounds_->await_arrivals(); }
+
   std::span<float> anchor(std::size_t bucket);
   // Swaps weights and anchor, to evaluate the anchor; again, to go on.
   void swap_anchor();

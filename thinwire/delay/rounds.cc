@@ -133,14 +133,16 @@ class Rounds::Engine {
     observer_ = std::move(observer);
   }
 
+  void await_arrivals() {
+    std::unique_lock lock(mutex_);
+    ahead_ = depth_;
+    await(lock, [this] { return ready_.size() == under_way_ || error_; });
+    ahead_ = 1;
+    if (error_) std::rethrow_exception(error_);
+  }
+
   void visit_state(StateVisitor& visitor) {
-    {
-      std::unique_lock lock(mutex_);
-      ahead_ = depth_;
-      await(lock, [this] { return ready_.size() == under_way_ || error_; });
-      ahead_ = 1;
-      if (error_) std::rethrow_exception(error_);
-    }
+    await_arrivals();
     auto number = static_cast<double>(round_), count = static_cast<double>(ready_.size());
     visitor.number("delay/round", number, Share::replicated);
     visitor.number("delay/arrived", count, Share::replicated);
@@ -492,6 +494,7 @@ bool Rounds::ready() const { return engine_->ready(); }
 Round Rounds::take() { return engine_->take(); }
 std::size_t Rounds::in_flight() const { return engine_->in_flight(); }
 std::unique_lock<std::mutex> Rounds::hold() { return engine_->hold(); }
+void Rounds::await_arrivals() { engine_->await_arrivals(); }
 Report Rounds::report() const { return engine_->report(); }
 void Rounds::observe(Observer observer) { engine_->observe(std::move(observer)); }
 void Rounds::visit_state(StateVisitor& visitor) { engine_->visit_state(visitor); }

@@ -54,9 +54,13 @@ class Rounds {
   // that ranks which call this after the same rounds agree on the order.
   std::unique_lock<std::mutex> hold();
 
+  // Waits until all rounds under way have arrived; take() then returns them at once. After the same
+  // rounds on all ranks.
+  void await_arrivals();
+
   Report report() const;
   void observe(Observer observer);
-  // Waits for all rounds under way, whose means belong to the state.
+  // Waits likewise: the means of all rounds under way belong to the state.
   void visit_state(StateVisitor& visitor);
 
  private:
