@@ -17,8 +17,9 @@ from ._log import prepare
 from ._meeting import Meeting
 from ._moments import Moments, flat_of, put_back
 from ._momentum import Optimizer
+from ._optimizers import the_only, unwrapped
 from ._options import options_of, takes, text_of
-from ._parameters import Named, Parameters, plain_model, plain_optimizer
+from ._parameters import Named, Parameters, plain_model
 from ._reports import Callback, Reports, mark, mark_delayed, shares_parameters
 from ._state import DELAY, Entries, entries_in, shard_for, shard_of
 
@@ -87,7 +88,7 @@ class DelayedLink(Reports):
         prepare()
         super().__init__(callback)
         self._model = model = plain_model(model)
-        optimizer = plain_optimizer(optimizer)
+        optimizer = the_only(optimizer)
         self._ddp = model if isinstance(model, DistributedDataParallel) else None
         if shares_parameters(model):
             raise RuntimeError("attach: parameters of this model have a link already, by this "
@@ -328,7 +329,7 @@ class DelayedLink(Reports):
 
     def _step_by_scaler(self, optimizer: torch.optim.Optimizer, *args: Any, **kwargs: Any) -> Any:
         """A scaler that finds an Inf does not call the optimizer. The step counts all the same, or the others would be one ahead."""
-        if not self._attached or plain_optimizer(optimizer) is not self._optimizer.optimizer:
+        if not self._attached or unwrapped(optimizer) is not self._optimizer.optimizer:
             return self._scaler_step(optimizer, *args, **kwargs)
         before = self._link.steps()
         result = self._scaler_step(optimizer, *args, **kwargs)

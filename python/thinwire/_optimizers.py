@@ -26,6 +26,16 @@ def unwrapped(optimizer: Any) -> torch.optim.Optimizer:
     return found
 
 
+def the_only(optimizers: AnyOptimizers) -> torch.optim.Optimizer:
+    several = as_list(optimizers)
+    if len(several) != 1:
+        raise ValueError(
+            f"attach: delay= counts the steps of one optimizer, got {len(several)}; give one that "
+            f"has all parameters, or attach each optimizer with the part of the model that it trains"
+        )
+    return several[0]
+
+
 def as_list(optimizers: AnyOptimizers) -> list[torch.optim.Optimizer]:
     several = optimizers if isinstance(optimizers, (list, tuple)) else [optimizers]
     found = [unwrapped(optimizer) for optimizer in several]

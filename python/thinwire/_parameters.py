@@ -7,8 +7,6 @@ without a word, so every step looks.
 # SPDX-License-Identifier: Apache-2.0
 from __future__ import annotations
 
-from typing import Any
-
 import torch
 from torch.nn.parallel import DistributedDataParallel
 
@@ -23,21 +21,6 @@ def plain_model(model: torch.nn.Module) -> torch.nn.Module:
     """Without torch.compile's wrapper, which hides a DDP."""
     inner = getattr(model, "_orig_mod", None)
     return plain_model(inner) if isinstance(inner, torch.nn.Module) else model
-
-
-def plain_optimizer(given: Any) -> Any:
-    """The only one of a list, without a wrapper (Accelerate's)."""
-    if isinstance(given, (list, tuple)):
-        if len(given) != 1:
-            raise ValueError(f"attach: delay= counts the steps of one optimizer, got {len(given)}; "
-                             "give one that has all parameters, or attach each optimizer with the "
-                             "part of the model that it trains")
-        given = given[0]
-    known = (torch.optim.SGD, torch.optim.Adam)
-    inner = getattr(given, "optimizer", None)
-    if not isinstance(given, known) and isinstance(inner, torch.optim.Optimizer):
-        return plain_optimizer(inner)
-    return given
 
 
 class Parameters:
