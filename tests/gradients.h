@@ -15,15 +15,10 @@
 namespace thinwire::testing {
 
 // Sanitized builds look for bugs of memory and threads, which show in few steps as in many.
-#if defined(__SANITIZE_THREAD__)
-inline constexpr bool threads_sanitized = true;
-#else
-inline constexpr bool threads_sanitized = false;
-#endif
-#if defined(__SANITIZE_ADDRESS__)
+#if defined(THINWIRE_SANITIZED)
 inline constexpr bool sanitized = true;
 #else
-inline constexpr bool sanitized = threads_sanitized;
+inline constexpr bool sanitized = false;
 #endif
 
 enum class Shape { normal, heavy, constant, zero };

@@ -32,15 +32,6 @@ inline bool mean_can_be_told(const Config& config) {
   return !votes && number_option(config, "clip") == 0;
 }
 
-// What entered the residual of a parameter: the gradient, or the momentum that it was taken into.
-inline float entered(const Config& config, const std::vector<float>* u, std::size_t i, float g) {
-  if (u == nullptr) return g;
-  const auto m = static_cast<float>(number_option(config, "momentum"));
-  const auto nesterov = config.options.find("nesterov");
-  const bool ahead = nesterov != config.options.end() && nesterov->second == "on";
-  return ahead ? m * ((*u)[i] + g) + g : m * (*u)[i] + g;
-}
-
 inline const std::vector<float>* values_of(const State& state, const std::string& name) {
   const auto found = state.find(name);
   return found == state.end() ? nullptr : &found->second.values;
@@ -49,14 +40,19 @@ inline const std::vector<float>* values_of(const State& state, const std::string
 inline std::vector<float> sent_by_memory(const Config& config, const Bucket& bucket,
                                          std::span<const float> gradient, const State& before,
                                          const State& after) {
+  const auto m = static_cast<float>(number_option(config, "momentum"));
+  const auto nesterov = config.options.find("nesterov");
+  const bool ahead = nesterov != config.options.end() && nesterov->second == "on";
   std::vector<float> sent(gradient.size());
   for (const Parameter& parameter : bucket.parameters) {
     const auto& old = before.at(parameter.name + "/v").values;
     const auto& now = after.at(parameter.name + "/v").values;
     const auto* u = values_of(before, parameter.name + "/u");
     for (std::size_t i = 0; i < parameter.count; ++i) {
-      const std::size_t at = parameter.offset + i;
-      sent[at] = old[i] + entered(config, u, i, gradient[at]) - now[i];
+      const float g = gradient[parameter.offset + i];
+      float entered = g;  // into the residual: the gradient, or the momentum that it was taken into
+      if (u != nullptr) entered = ahead ? m * ((*u)[i] + g) + g : m * (*u)[i] + g;
+      sent[parameter.offset + i] = old[i] + entered - now[i];
     }
   }
   return sent;

@@ -125,6 +125,7 @@ void expect_all(const char* name, const Square& square) {
 
 TEST(Eigen, AwkwardMatrices) {
   for (const std::size_t n : {1u, 2u, 3u, 7u, 8u, 9u, 16u, 33u, 40u, 300u}) {
+    if (testing::sanitized && n > 40) break;  // every access is there in small matrices
     const auto noise = gradient(Shape::normal, n * n, 3);
     expect_all("any signs", symmetric(n, [&](auto i, auto j) { return noise[i * n + j]; }));
     expect_all("full rank", gram(n, n));

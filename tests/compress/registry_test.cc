@@ -197,6 +197,26 @@ TEST(Registry, ASiteMustBeOneOfTheWorld) {
   EXPECT_NE(at(2, 2), "");
 }
 
+// Who only reads what others sent needs no memory of its own.
+TEST(Registry, ReadersKeepNothing) {
+  Site reader{0, 1};
+  reader.sends = false;
+  for (const char* text : {"topk", "dgc"}) {
+    State state;
+    StateSaver saver(state);
+    make_compressor(Config::parse(text), Bucket::single(0, "w", 64), reader)->visit_state(saver);
+    EXPECT_FALSE(state.contains("w/v")) << text;
+  }
+}
+
+TEST(Registry, ABucketHasNoGaps) {
+  const Bucket gap{0, {{"w", 0, 5, {}}, {"bias", 6, 2, {}}}};
+  EXPECT_NE(error_of([&] {
+              make_compressor(Config::parse("dense"), gap, {0, 1});
+            }).find("'bias': expected offset 5"),
+            std::string::npos);
+}
+
 TEST(Registry, ASchemeOfOnesOwn) {
   static Scheme own = find_scheme("dense");
   const auto refused = [](const auto& change) {

@@ -3,6 +3,8 @@
 #include <gtest/gtest.h>
 
 #include <atomic>
+#include <cstdlib>
+#include <memory>
 #include <numeric>
 #include <thread>
 #include <vector>
@@ -38,6 +40,15 @@ TEST(Crc32c, FastEqualsReferenceAtEverySizeAndOffset) {
       ASSERT_EQ(crc32c(piece.subspan(cut), crc32c(piece.first(cut))), crc32c(piece));
     }
   }
+}
+
+// More bytes than an int counts. Pages of zeros that are only read take no memory.
+TEST(Crc32c, CountsBeyondTwoToThe31) {
+  const std::size_t size = (std::size_t{1} << 31) + 5, half = size / 2;
+  const std::unique_ptr<void, decltype(&std::free)> zeros(std::calloc(size, 1), &std::free);
+  ASSERT_NE(zeros, nullptr);
+  const ConstBytes bytes(static_cast<const std::byte*>(zeros.get()), size);
+  EXPECT_EQ(crc32c(bytes), crc32c(bytes.subspan(half), crc32c(bytes.first(half))));
 }
 
 TEST(Random, IsAFunctionOfSeedAndCounter) {

@@ -61,6 +61,8 @@ TEST(State, BadFilesAreNamed) {
   const std::string text = error_of([&] { load_file(file.path); });
   EXPECT_NE(text.find(file.path), std::string::npos);
   EXPECT_NE(text.find("20 bytes"), std::string::npos);
+  std::filesystem::resize_file(file.path, 0);
+  EXPECT_NE(error_of([&] { load_file(file.path); }).find("0 bytes"), std::string::npos);
   EXPECT_NE(error_of([] { save_file("no/such/folder/file", {}); }).find("cannot write"),
             std::string::npos);
 }

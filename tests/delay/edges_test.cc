@@ -41,6 +41,29 @@ TEST(DelayEdges, TrainingGoesOnAfterADrainAsIfThereWereNone) {
     });
 }
 
+// Two workers go opposite ways, and a tenth as far together: with clip=1 a correction takes back no
+// more than they have in common, in all buckets together.
+TEST(DelayEdges, ClipCutsTheCorrectionOfTheWholeModel) {
+  run_local(2, [](Group& group) {
+    const std::vector<Bucket> buckets = {Bucket::single(0, "w", 30), Bucket::single(1, "bias", 6)};
+    std::vector<std::vector<float>> weights = {std::vector<float>(30), std::vector<float>(6)};
+    DelayOptions options;
+    options.delay = 1;
+    options.parse_correction("ledger:clip=1");
+    DelayedAverage delayed(group, buckets, views(weights), Config::parse("dense"), options);
+    const float own = group.rank() == 0 ? 1.1f : -0.9f;
+    for (int step = 0; step < 2; ++step) {
+      for (std::vector<float>& bucket : weights)
+        for (float& value : bucket) value += own;
+      delayed.finish_step();
+    }
+    const float correction = group.rank() == 0 ? -0.1f : 0.1f;
+    for (const std::vector<float>& bucket : weights)
+      for (const float value : bucket) EXPECT_NEAR(value, 2 * own + correction, 1e-5);
+    delayed.drain();
+  });
+}
+
 std::uint64_t measured_delay(Group& group, std::uint64_t steps, State* from, State* to) {
   const auto slow = emulate_link(group, Link::parse("inf,40ms"));
   Task task(group);

@@ -5,6 +5,7 @@
 
 #include <cmath>
 #include <mutex>
+#include <thread>
 
 #include "tests/exchange/forwarding.h"
 #include "tests/laws.h"
@@ -164,6 +165,21 @@ TEST(FailedStep, OfWrongMemoryLeavesMemoryAsItWas) {
       EXPECT_EQ(serialize(state_of(exchange)), serialize(before)) << text;
     });
   }
+}
+
+// The first cause, not that a bucket which need not come any more is missing.
+TEST(FailedStep, IsToldBeforeAllBucketsAreThere) {
+  run_local(1, [](Group& group) {
+    Exchange exchange(group, two_buckets, Config::parse("dgc"));
+    Model model = model_gradient(two_buckets, Shape::normal, 1);
+    exchange.submit(0, TensorView(model[0].data(), model[0].size(), DType::bf16, {}));
+    std::string text;
+    for (int look = 0; look < 1000 && text.find("expected f32") == text.npos; ++look) {
+      std::this_thread::sleep_for(std::chrono::milliseconds(1));
+      text = error_of([&] { exchange.finish(); });
+    }
+    EXPECT_NE(text.find("expected f32"), text.npos) << text;
+  });
 }
 
 // A compressor whose undo() throws.

@@ -81,7 +81,6 @@ double error_among(int ranks, const Config& config) {
 // Law: ranks draw each for itself, so four of them have a quarter of the variance of one. Where the
 // ranks' values meet in a sum (randomk) they draw alike on purpose.
 TEST_P(Kept, RanksDrawEachForItself) {
-  if (sanitized) GTEST_SKIP() << "statistics need many steps, and find no bugs of memory";
   const Config& config = GetParam();
   if (!right_on_average(config) || keeps_residual(config)) return;
   if (find_scheme(config.scheme).reducible) return;

@@ -12,6 +12,7 @@ class Laws : public ::testing::TestWithParam<Config> {};
 
 TEST_P(Laws, ReplicasAreBitIdentical) {
   for (const int ranks : {1, 2, 3, 4, 8}) {
+    if (sanitized && ranks > 3) break;
     run_local(ranks, [&](Group& group) {
       law_replicas(group, GetParam(), Shape::normal, 6);
       law_replicas(group, GetParam(), Shape::heavy, 6);
@@ -22,7 +23,7 @@ TEST_P(Laws, ReplicasAreBitIdentical) {
 }
 
 TEST_P(Laws, ConservationAndBoundedResidual) {
-  const int steps = sanitized ? 100 : 1000;
+  const int steps = sanitized ? 30 : 300;
   for (const int ranks : {1, 3}) {
     run_local(ranks, [&](Group& group) {
       law_conservation(group, GetParam(), Shape::normal, steps);
@@ -44,7 +45,6 @@ TEST_P(Laws, NonFiniteGradientSkipsTheStepOnAllRanks) {
 }
 
 TEST_P(Laws, StochasticSchemesAreRightOnAverage) {
-  if (sanitized) GTEST_SKIP() << "statistics need many steps, and find no bugs of memory";
   run_local(2, [&](Group& group) {
     law_unbiased(group, GetParam(), Shape::normal, 2000);
     law_unbiased(group, GetParam(), Shape::heavy, 2000);

@@ -26,6 +26,7 @@ TEST(Owned, NamesTellParameterAndPlace) {
   // Brackets that are the parameter's own.
   EXPECT_EQ(place("w[3]/owner/v", 4), "w[3] 0");
   EXPECT_EQ(place("w[0:2]/owner/v", 4), "w[0:2] 0");
+  EXPECT_EQ(place("w[0-4]/owner/v", 4), "w[0-4] 0");
   EXPECT_EQ(place("w[0:9][4:8]/owner/v", 4), "w[0:9] 4");
 }
 

@@ -98,14 +98,14 @@ TEST(SameStep, OfABadCheckpointIsRefused) {
 
 // Beyond 2^31, and where only the upper half differs.
 TEST(SameStep, CountsFar) {
-  for (const double other : {0.0, 8589934592.0, 8589934593.0}) {
+  constexpr double far = 8589934593.0, top_of_low_half = 2147483648.0;
+  for (const double other : {0.0, far - 1, far + top_of_low_half, far}) {
     run_local(2, [&](Group& group) {
       Exchange exchange(group, one, Config::parse("randomk"));
-      State state = {
-          {"exchange/step", {Share::replicated, {}, group.rank() ? other : 8589934593.0}}};
+      State state = {{"exchange/step", {Share::replicated, {}, group.rank() ? other : far}}};
       load(exchange, state);
       Model model = model_gradient(one, Shape::normal, 1);
-      EXPECT_EQ(error_of([&] { take_step(exchange, model, 0); }).empty(), other == 8589934593.0);
+      EXPECT_EQ(error_of([&] { take_step(exchange, model, 0); }).empty(), other == far);
     });
   }
 }

@@ -16,7 +16,7 @@ using testing::Shape;
 
 TEST(ChunkGrid, GatherAndScatterAreInverse) {
   for (const std::size_t elements : {1u, 2u, 15u, 16u, 17u, 100u}) {
-    for (const std::size_t chunk : {1u, 3u, 16u, 200u}) {
+    for (const std::size_t chunk : {1u, 2u, 3u, 16u, 200u}) {
       const ChunkGrid grid{elements, chunk};
       std::vector<std::uint32_t> picks;
       for (std::uint32_t c = 0; c < grid.count(); ++c) {

@@ -251,7 +251,41 @@ TEST_F(DgcMemoryTest, ThresholdIsReestimatedWhenTooFewPass) {
   EXPECT_NEAR(static_cast<double>(survivors.size()), 2000, 400);
 }
 
+// The threshold is one for the bucket unless a layer is to have its own.
+TEST_F(DgcMemoryTest, TheLargestOfTheBucketGo) {
+  DgcMemory memory(Bucket{0, {{"small", 0, 50, {}}, {"large", 50, 50, {}}}}, {});
+  std::vector<float> g(100, 1.0f);
+  std::fill_n(g.begin() + 50, 50, 2.0f);
+  Survivors survivors;
+  ASSERT_TRUE(memory.step(g, 1.0f, 0.2, 0, survivors));
+  ASSERT_FALSE(survivors.index.empty());
+  EXPECT_GE(survivors.index.front(), 50u);
+}
+
+constexpr std::size_t enough_to_sample = 200'000;
+
+// By an estimate, which meets the band and hardly ever the very number.
+TEST_F(DgcMemoryTest, TheFirstThresholdIsEstimated) {
+  constexpr std::size_t count = enough_to_sample;
+  DgcMemory memory(Bucket::single(0, "w", count), {});
+  const Quota quota = Quota::of(count, 0.01);
+  Survivors survivors;
+  ASSERT_TRUE(memory.step(gradient(Shape::normal, count, 1), 1.0f, 0.01, 0, survivors));
+  EXPECT_LE(survivors.index.size(), quota.most);
+  EXPECT_GE(survivors.index.size(), quota.wanted / 2);
+  EXPECT_NE(survivors.index.size(), quota.wanted);
+}
+
+TEST_F(DgcMemoryTest, DensityOneSendsEverything) {
+  constexpr std::size_t count = enough_to_sample;
+  DgcMemory memory(Bucket::single(0, "w", count), {});
+  Survivors survivors;
+  ASSERT_TRUE(memory.step(gradient(Shape::normal, count, 1), 1.0f, 1.0, 0, survivors));
+  EXPECT_EQ(survivors.index.size(), count);
+}
+
 TEST(Warmup, IsThePapers) {
+  EXPECT_EQ(Warmup{}.density_at(0), 0.001);
   const Warmup warmup{0.001, 40};
   EXPECT_EQ(warmup.density_at(0), 0.25);
   EXPECT_EQ(warmup.density_at(9), 0.25);

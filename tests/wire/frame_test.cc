@@ -178,6 +178,30 @@ TEST(Frame, EveryFlippedBitIsDetected) {
   }
 }
 
+// Damage under a checksum that fits: what is accepted is a support all the same.
+TEST(Frame, EveryFlippedBitUnderItsChecksumIsRefusedOrASupport) {
+  for (const IndexChoice choice :
+       {IndexChoice::golomb, IndexChoice::elias_fano, IndexChoice::gap}) {
+    const Frame whole = small_frame(choice, ValueCoder::log4);
+    std::size_t refused = 0;
+    for (std::size_t bit = 0; bit < whole.size() * 8; ++bit) {
+      Frame frame = whole;
+      frame[bit / 8] ^= std::byte{1} << (bit % 8);
+      repair(frame);
+      FrameHeader header;
+      Sparse out;
+      std::size_t used = 0;
+      if (!decode_sparse(frame, 1000, header, out, used).ok()) {
+        ++refused;
+        continue;
+      }
+      EXPECT_EQ(std::ranges::adjacent_find(out.indices, std::greater_equal()), out.indices.end());
+      EXPECT_TRUE(out.indices.empty() || out.indices.back() < header.elements) << bit;
+    }
+    EXPECT_GT(refused, 0u);
+  }
+}
+
 TEST(Frame, EveryTruncationIsAnError) {
   const Frame frame = small_frame(IndexChoice::golomb, ValueCoder::sign);
   for (std::size_t length = 0; length < frame.size(); ++length)
