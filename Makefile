@@ -7,7 +7,7 @@ JOBS ?= $(shell nproc)
 TEST_JOBS ?= $(shell expr 2 '*' $(JOBS))
 SOURCES = $(shell git ls-files '*.cc' '*.h')
 
-.PHONY: help setup build command test test-asan test-tsan test-python test-fuzz bench fuzz mutate demo format lint clean
+.PHONY: help packages environment setup build command test test-release test-asan test-tsan test-python test-fuzz bench fuzz mutate demo format lint clean
 help:
 	@echo "make build    build the library, the thinwire command and the tests (build/release)"
 	@echo "make test     all tests: release, ASan + UBSan, TSan, the Python package, a short run of every fuzzer"
@@ -20,11 +20,20 @@ help:
 	@echo "make setup    what all of these do first: packages (as root), .venv, data"
 	@echo "make clean    remove build/"
 
-# System packages (when root), the virtual environment, the digits data. Runs again when its script changes.
-setup: build/.setup
-build/.setup: scripts/setup
-	@scripts/setup
+# System packages (when root); a virtual environment and the digits data, which need Python alone, so that both may go on
+# at a time. Each runs again when its script changes.
+build/.python: scripts/setup
+	@scripts/setup python
 	@mkdir -p build && touch $@
+build/.packages: build/.python
+	@scripts/setup packages
+	@touch $@
+build/.environment: build/.python
+	@scripts/setup environment
+	@touch $@
+packages: build/.packages
+environment: build/.environment
+setup: packages environment
 
 # `make build-asan` and so on for every preset; `make command` builds the thinwire command without the tests.
 build: build-release
@@ -33,8 +42,11 @@ build-%: configure-%
 command: configure-release
 	@cmake --build --preset release -j $(JOBS) --target thinwire_command
 .SECONDARY:
+CONFIGURE = @[ -f build/$*/build.ninja ] || cmake --preset $* >build/configure-$*.log || { cat build/configure-$*.log; exit 1; }
+configure-asan configure-tsan: configure-%: packages
+	$(CONFIGURE)
 configure-%: setup
-	@[ -f build/$*/build.ninja ] || cmake --preset $* >build/configure-$*.log || { cat build/configure-$*.log; exit 1; }
+	$(CONFIGURE)
 
 # What failed runs once more, alone: a test that fails only beside others shows itself. It has failed all the same, and
 # what it said the first time ends the log.
@@ -43,17 +55,20 @@ FAILED_AGAIN = { log=build/$(or $*,release)/Testing/Temporary/LastTest.log; mv $
   awk '/ Testing: /{block = ""} {block = block $$0 "\n"} /^Test Failed/{printf "%s", block}' \
     $$log.first | tail -n 80; exit 1; }
 
-# The Python tests and the fuzzers, one process after the other, leave cores idle: they run beside the sanitizers. Each
-# part's output comes as a whole, when it has ended.
-test: build-release build-asan build-tsan build-fuzz
+# Several parts at a time: to install torch leaves a core idle, and so do tests that wait for time limits and for each
+# other. Each part's output comes as a whole, when it has ended.
+test:
+	@$(MAKE) --jobs 2 --output-sync=recurse environment build-asan build-tsan
+	@$(MAKE) build-release
+	@$(MAKE) --jobs 2 --output-sync=recurse test-python test-release test-asan test-tsan test-fuzz
+test-release: build-release
 	ctest --preset release -j $(TEST_JOBS) || $(FAILED_AGAIN)
-	@$(MAKE) --jobs 2 --output-sync=recurse test-python test-asan test-tsan test-fuzz
 test-asan test-tsan: test-%: build-%
 	ctest --preset $* -j $(JOBS) || $(FAILED_AGAIN)
 test-python: build-release
-	tests/python/run.sh build/release
-test-fuzz: build-fuzz
-	RUNS=20000 EXCHANGE_RUNS=1000 fuzz/run.sh
+	TEST_JOBS=$(JOBS) tests/python/run.sh build/release
+test-fuzz: build-asan
+	RUNS=20000 EXCHANGE_RUNS=600 fuzz/run.sh
 
 bench: command
 	build/release/apps/thinwire bench kernels --json build/bench_kernels.json
@@ -61,7 +76,7 @@ bench: command
 	build/release/apps/thinwire bench schemes --json build/bench_schemes.json
 	build/release/apps/thinwire bench exchange --json build/bench_exchange.json
 
-fuzz: build-fuzz
+fuzz: build-asan
 	fuzz/run.sh
 
 # SEED chooses the mutants, COUNT how many per folder. Survivors are listed at the end.

@@ -11,6 +11,7 @@
 #include "thinwire/thinwire.h"
 
 namespace thinwire::apps {
+namespace bench_exchange_verb {
 namespace {
 
 constexpr std::size_t most_ranks = 256;
@@ -295,8 +296,10 @@ void run(const Settings& settings) {
 }
 
 }  // namespace
+}  // namespace bench_exchange_verb
 
 void add_bench_exchange(CLI::App& parent) {
+  using namespace bench_exchange_verb;
   const auto settings = std::make_shared<Settings>();
   CLI::App* verb =
       add_verb(parent, "exchange",

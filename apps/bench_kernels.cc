@@ -18,6 +18,7 @@
 #include "thinwire/wire/frame.h"
 
 namespace thinwire::apps {
+namespace bench_kernels_verb {
 namespace {
 
 constexpr double density = 0.001;
@@ -376,8 +377,10 @@ void run(const Settings& settings) {
 }
 
 }  // namespace
+}  // namespace bench_kernels_verb
 
 void add_bench_kernels(CLI::App& parent) {
+  using namespace bench_kernels_verb;
   const auto settings = std::make_shared<Settings>();
   CLI::App* verb = add_verb(
       parent, "kernels",

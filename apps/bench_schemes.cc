@@ -13,6 +13,7 @@
 #include "thinwire/kernels/stream.h"
 
 namespace thinwire::apps {
+namespace bench_schemes_verb {
 namespace {
 
 constexpr std::uint64_t seed = 1;
@@ -215,8 +216,10 @@ void run(const Settings& settings) {
 }
 
 }  // namespace
+}  // namespace bench_schemes_verb
 
 void add_bench_schemes(CLI::App& parent) {
+  using namespace bench_schemes_verb;
   const auto settings = std::make_shared<Settings>();
   CLI::App* verb = add_verb(
       parent, "schemes",

@@ -14,6 +14,7 @@
 #include "thinwire/wire/frame.h"
 
 namespace thinwire::apps {
+namespace bench_wire_verb {
 namespace {
 
 constexpr std::uint64_t seed = 7;
@@ -289,8 +290,10 @@ void run(const Settings& settings) {
 }
 
 }  // namespace
+}  // namespace bench_wire_verb
 
 void add_bench_wire(CLI::App& parent) {
+  using namespace bench_wire_verb;
   const auto settings = std::make_shared<Settings>();
   CLI::App* verb = add_verb(parent, "wire",
                             "Bits and time of the index and value coders, against the entropy of\n"

@@ -16,6 +16,7 @@
 #include "thinwire/core/error.h"
 
 namespace thinwire::apps {
+namespace compare_verb {
 namespace {
 
 constexpr const char* usual_report = "thinwire_report.html";
@@ -181,8 +182,10 @@ void describe_sources(CLI::App& verb, Settings& settings) {
 }
 
 }  // namespace
+}  // namespace compare_verb
 
 void add_compare(CLI::App& parent) {
+  using namespace compare_verb;
   const auto settings = std::make_shared<Settings>();
   CLI::App* verb =
       add_verb(parent, "compare",

@@ -20,6 +20,7 @@
 #include "thinwire/wire/frame.h"
 
 namespace thinwire::apps {
+namespace inspect_verb {
 namespace {
 
 constexpr std::size_t crc_offset = 16;
@@ -254,8 +255,10 @@ void run(Settings& settings) {
 }
 
 }  // namespace
+}  // namespace inspect_verb
 
 void add_inspect(CLI::App& parent) {
+  using namespace inspect_verb;
   const auto settings = std::make_shared<Settings>();
   CLI::App* verb =
       add_verb(parent, "inspect",

@@ -8,6 +8,7 @@
 #include "apps/verb.h"
 
 namespace thinwire::apps {
+namespace schemes_verb {
 namespace {
 
 struct Settings {
@@ -80,8 +81,10 @@ void run(const Settings& settings) {
 }
 
 }  // namespace
+}  // namespace schemes_verb
 
 void add_schemes(CLI::App& parent) {
+  using namespace schemes_verb;
   const auto settings = std::make_shared<Settings>();
   CLI::App* verb = add_verb(parent, "schemes",
                             "The compression schemes: what each sends, keeps and takes as options",

@@ -37,8 +37,8 @@ struct Passes {
   decltype(&low_rank_give) give, settle;
 };
 constexpr Passes fast{low_rank_take, low_rank_project, low_rank_give, low_rank_settle};
-constexpr Passes plain{low_rank_take_reference, low_rank_project_reference,
-                       low_rank_give_reference, low_rank_settle_reference};
+constexpr Passes plain{low_rank_take_reference, low_rank_project_reference, low_rank_give_reference,
+                       low_rank_settle_reference};
 
 // One step of a matrix. Factors are small, so that they neither grow nor vanish over the repeats.
 void run_step(benchmark::State& state, const Passes& passes) {

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # run.sh: runs fuzz targets (all of them, or those named) for RUNS executions each, from a copy of the committed corpus.
-# Usage: [RUNS=10000000] [EXCHANGE_RUNS=RUNS/100] [MAX_LEN=96] [BUILD=build/fuzz] fuzz/run.sh [TARGET...]
+# Usage: [RUNS=10000000] [EXCHANGE_RUNS=RUNS/100] [MAX_LEN=96] [BUILD=build/asan] fuzz/run.sh [TARGET...]
 # fuzz_exchange runs whole trainings, which take milliseconds, and has a number of its own.
 # SPDX-License-Identifier: Apache-2.0
 set -euo pipefail
@@ -9,7 +9,7 @@ cd "$(dirname "$0")/.."
 runs=${RUNS:-10000000}
 exchange_runs=${EXCHANGE_RUNS:-$((runs / 100))}
 max_len=${MAX_LEN:-96}
-programs=${BUILD:-build/fuzz}/fuzz
+programs=${BUILD:-build/asan}/fuzz
 targets=("$@")
 if [ ${#targets[@]} -eq 0 ]; then
   for source in fuzz/fuzz_*.cc; do targets+=("$(basename "$source" .cc)"); done

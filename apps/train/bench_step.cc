@@ -2,6 +2,7 @@
 // c10d's own all-reduce of every bucket, in turn, in the same workers.
 // SPDX-License-Identifier: Apache-2.0
 #include <ATen/ops/from_blob.h>
+#include <torch/csrc/distributed/c10d/Backend.hpp>
 
 #include <algorithm>
 #include <chrono>

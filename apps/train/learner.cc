@@ -4,7 +4,8 @@
 
 #include <ATen/autocast_mode.h>
 #include <c10/core/impl/VirtualGuardImpl.h>
-#include <torch/torch.h>
+#include <torch/nn.h>
+#include <torch/utils.h>
 
 #include <algorithm>
 #include <optional>

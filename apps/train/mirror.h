@@ -4,7 +4,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <torch/torch.h>
+#include <torch/nn.h>
+#include <torch/utils.h>
 
 #include <cstdint>
 #include <functional>

@@ -19,7 +19,8 @@ import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
 context = multiprocessing.get_context("forkserver")
-context.set_forkserver_preload(["torch", "torch.distributed", "torch._dynamo", "thinwire", "workers"])
+context.set_forkserver_preload(["torch", "torch.distributed", "torch._dynamo", "thinwire", "pytest", "workers"])
+gc.freeze()  # what the server has loaded is no garbage: a worker that looked for some there would copy all of it
 
 
 _ports = iter(random.sample(range(20000, 32000), 12000))

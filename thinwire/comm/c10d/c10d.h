@@ -6,9 +6,14 @@
 #include <memory>
 #include <string>
 
-#include <torch/csrc/distributed/c10d/Backend.hpp>
+#include <c10/util/intrusive_ptr.h>
 
 #include "thinwire/comm/group.h"
+
+// Whoever makes or uses one includes its header, which takes the compiler twelve seconds.
+namespace c10d {
+class Backend;
+}
 
 namespace thinwire {
 
