@@ -7,10 +7,12 @@ JOBS ?= $(shell nproc)
 TEST_JOBS ?= $(shell expr 2 '*' $(JOBS))
 SOURCES = $(shell git ls-files '*.cc' '*.h')
 
-.PHONY: help packages environment setup build command test test-release test-asan test-tsan test-python test-fuzz bench fuzz mutate demo format lint clean
+.PHONY: help packages environment setup build command test test-release test-asan test-tsan test-python test-fuzz \
+  run-release run-asan run-tsan run-python run-fuzz run-lint bench fuzz mutate demo format lint clean
 help:
 	@echo "make build    build the library, the thinwire command and the tests (build/release)"
-	@echo "make test     all tests: release, ASan + UBSan, TSan, the Python package, a short run of every fuzzer"
+	@echo "make test     all tests: release, ASan + UBSan, TSan, the Python package, a short run of every fuzzer,"
+	@echo "              the format of all sources; with CI=true clang-tidy on what the last commit changed"
 	@echo "make demo     train on real data over 4 workers and an emulated thin link: a table and a page of dense, topk, dgc"
 	@echo "make bench    every benchmark, each row with its floor"
 	@echo "make fuzz     every fuzzer, RUNS executions each (default 10 million)"
@@ -56,18 +58,24 @@ FAILED_AGAIN = { log=build/$(or $*,release)/Testing/Temporary/LastTest.log; mv $
     $$log.first | tail -n 80; exit 1; }
 
 # Several parts at a time: to install torch leaves a core idle, and so do tests that wait for time limits and for each
-# other. Each part's output comes as a whole, when it has ended.
+# other. The longest parts start first. Each part's output comes as a whole, when it has ended.
 test:
 	@$(MAKE) --jobs 2 --output-sync=recurse environment build-asan build-tsan
 	@$(MAKE) build-release
-	@$(MAKE) --jobs 2 --output-sync=recurse test-python test-release test-asan test-tsan test-fuzz
-test-release: build-release
-	ctest --preset release -j $(TEST_JOBS) || $(FAILED_AGAIN)
+	@$(MAKE) --jobs 2 --output-sync=recurse run-release run-python run-asan run-tsan run-fuzz run-lint
+test-release test-python: test-%: build-release
+	@$(MAKE) run-$*
 test-asan test-tsan: test-%: build-%
-	ctest --preset $* -j $(JOBS) || $(FAILED_AGAIN)
-test-python: build-release
-	TEST_JOBS=$(JOBS) tests/python/run.sh build/release
+	@$(MAKE) run-$*
 test-fuzz: build-asan
+	@$(MAKE) run-fuzz
+run-release:
+	ctest --preset release -j $(TEST_JOBS) || $(FAILED_AGAIN)
+run-asan run-tsan: run-%:
+	ctest --preset $* -j $(JOBS) || $(FAILED_AGAIN)
+run-python:
+	TEST_JOBS=$(JOBS) tests/python/run.sh build/release
+run-fuzz:
 	RUNS=20000 EXCHANGE_RUNS=600 fuzz/run.sh
 
 bench: command
@@ -91,12 +99,11 @@ demo: command
 format: setup
 	clang-format -i $(SOURCES)
 
-# Nothing is built: clang-tidy only asks how each file would be. What needs CUDA's headers is left out.
 lint: setup
-	@clang-format --dry-run --Werror $(SOURCES)
-	@cmake --preset lint >build/configure-lint.log || { cat build/configure-lint.log; exit 1; }
-	@printf '%s\n' $(filter-out fuzz/% bench/% %/nccl.cc,$(filter %.cc,$(SOURCES))) | \
-	  xargs -P $(JOBS) -n 1 clang-tidy --quiet --extra-arg=-Wno-unknown-warning-option -p build/lint 2>/dev/null && echo "lint: nothing found"
+	JOBS=$(JOBS) scripts/lint
+# clang-tidy takes up to a minute a file: in CI, for what the last commit changed.
+run-lint:
+	JOBS=$(JOBS) scripts/lint $(if $(CI),changed,format)
 
 clean:
 	rm -rf build
