@@ -2,10 +2,12 @@
 
     with Network(4) as network:
         network.shape("100mbit")
+        network.delay("build/release/bench/link_relay", 0.005)
         worker = network.start(2, ["python3", "worker.py"], {"MASTER_ADDR": network.address(0)})
 
-The switch is a bridge in a namespace too, so nothing of the machine's own network is touched, and no packet can leave: deleting
-the namespaces removes all of it. They are named after this process; those of one that was killed are removed by the next.
+The switch is a bridge in a namespace too, so nothing of the machine's own network is touched, and no
+packet can leave: deleting the namespaces removes all of it. They are named after this process; those
+of one that was killed are removed by the next.
 """
 # SPDX-License-Identifier: Apache-2.0
 from __future__ import annotations
@@ -112,6 +114,14 @@ class Network:
             for place, device in ((name, DEVICE), (self._switch, f"port{host}")):
                 run(f"tc -n {place} qdisc replace dev {device} root " +
                     ("noqueue" if rate == "none" else f"tbf rate {rate} burst 128kb latency 50ms"))
+
+    def delay(self, relay: str, seconds: float) -> None:
+        """Every frame from one host to another waits so long, each way. `relay` (relay.cc) takes the bridge's place."""
+        ports = [f"port{host}" for host in range(len(self.names))]
+        for port in ports:
+            run(f"ip -n {self._switch} link set {port} nomaster")
+        self._started.append(subprocess.Popen(["ip", "netns", "exec", self._switch, relay, str(round(seconds * 1e6)), *ports],
+                                              start_new_session=True))
 
     def start(self, host: int, command: list[str], environment: dict[str, str] | None = None, **options) -> subprocess.Popen:
         """A process on that host. In a session of its own: Ctrl-C is for the caller, whose with-block ends it."""

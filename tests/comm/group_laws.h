@@ -220,15 +220,21 @@ inline void broadcast_traffic_is_a_tree(Group& group) {
   require(group, sent == 100 * (group.size() - 1), "broadcast: bytes sent by all: ", sent);
 }
 
-inline void all_reduce_traffic_is_a_ring(Group& group) {
-  const std::size_t n = size_of_group(group);
-  Buffer data(n * 40);
+// traffic() adds up what each collective says that it cost, and what all ranks send all receive.
+inline void all_reduce_traffic_is_its_cost(Group& group) {
+  Buffer data(size_of_group(group) * 40 + 4);
   const Traffic before = group.traffic();
-  group.all_reduce(data, DType::f32, ReduceOp::sum, {}).wait();
+  Pending pending = group.all_reduce(data, DType::f32, ReduceOp::sum, {});
+  pending.wait();
   const Traffic after = group.traffic();
-  require(group, after.sent - before.sent == 2 * (n - 1) * 40, "all_reduce: bytes sent");
-  require(group, after.received - before.received == 2 * (n - 1) * 40, "all_reduce: received");
+  const Cost& cost = pending.cost();
+  require(group, after.sent - before.sent == cost.sent, "all_reduce: bytes sent");
+  require(group, after.received - before.received == cost.received, "all_reduce: received");
   require(group, after.collectives - before.collectives == 1, "all_reduce: collectives");
+  auto more = static_cast<std::int32_t>(cost.sent) - static_cast<std::int32_t>(cost.received);
+  group.all_reduce(std::as_writable_bytes(std::span(&more, 1)), DType::i32, ReduceOp::sum, {})
+      .wait();
+  require(group, more == 0, "all_reduce: all send ", more, " bytes more than all receive");
 }
 
 // Several under way, ended in another order on each rank; half of them found done by polling, some
@@ -274,7 +280,7 @@ inline void all_reduce_laws(Group& group) {
   all_reduce_is_identical_on_special_values(group, ReduceOp::sum);
   all_reduce_is_identical_on_special_values(group, ReduceOp::max);
   sums_of_i8_saturate(group);
-  all_reduce_traffic_is_a_ring(group);
+  all_reduce_traffic_is_its_cost(group);
 }
 
 inline void gather_laws(Group& group) {

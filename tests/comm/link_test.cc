@@ -8,6 +8,7 @@
 
 #include "tests/comm/group_laws.h"
 #include "tests/gradients.h"
+#include "thinwire/comm/cost.h"
 #include "thinwire/comm/local.h"
 
 namespace thinwire {
@@ -109,25 +110,14 @@ TEST(LinkText, SaysWhatOutagesAndSeedsNeed) {
 
 TEST(LinkPrice, ByHand) {
   const Link link = Link::parse("8mbit,10ms");  // 1e6 bytes per second
-  // A ring of 4: 6 steps of 10 ms and of 25000 bytes.
-  EXPECT_DOUBLE_EQ(link.all_reduce_seconds(4, 100'000), 6 * (0.010 + 0.025));
-  // Direct sends: one latency, 3 * 100000 bytes.
-  EXPECT_DOUBLE_EQ(link.all_gather_seconds(4, 100'000), 0.010 + 0.3);
-  // A tree: 2 steps for 3 and 4 ranks, 3 for 5 to 8.
-  EXPECT_DOUBLE_EQ(link.broadcast_seconds(4, 100'000), 2 * (0.010 + 0.1));
-  EXPECT_DOUBLE_EQ(link.broadcast_seconds(3, 0), 0.020);
-  EXPECT_DOUBLE_EQ(link.broadcast_seconds(5, 0), 0.030);
-  EXPECT_DOUBLE_EQ(link.broadcast_seconds(8, 0), 0.030);
+  EXPECT_DOUBLE_EQ(link.wire_seconds(300'000), 0.3);
+  // Two steps, each with its latency; the bytes of the path, whoever sends them.
+  EXPECT_DOUBLE_EQ(link.seconds({.steps = 2, .path = 150'000, .sent = 7}), 0.020 + 0.15);
+  EXPECT_EQ(link.seconds({}), 0);
 }
 
-TEST(LinkPrice, OneRankPaysNothingAndInfIsLatencyOnly) {
-  const Link link = Link::parse("8mbit,10ms"), inf = Link::parse("inf,10ms");
-  EXPECT_EQ(link.all_reduce_seconds(1, 1000), 0);
-  EXPECT_EQ(link.all_gather_seconds(1, 1000), 0);
-  EXPECT_EQ(link.broadcast_seconds(1, 1000), 0);
-  EXPECT_DOUBLE_EQ(inf.all_reduce_seconds(2, 1 << 30), 0.020);
-  EXPECT_DOUBLE_EQ(inf.all_gather_seconds(2, 1 << 30), 0.010);
-  EXPECT_DOUBLE_EQ(inf.broadcast_seconds(2, 1 << 30), 0.010);
+TEST(LinkPrice, InfIsLatencyOnly) {
+  EXPECT_DOUBLE_EQ(Link::parse("inf,10ms").seconds({.steps = 3, .path = 1 << 30}), 0.030);
 }
 
 // Runs body on each rank over an emulated link.
@@ -185,14 +175,16 @@ TEST_P(Emulated, TakesTheTimeOfTheLink) {
     std::vector<std::size_t> sizes(n);
     const std::vector<std::size_t> pieces(n, bytes / 10);
     const std::size_t sent = group.rank() == 0 ? bytes : 10;  // all pay for the largest
-    require_time(group, link.all_reduce_seconds(group.size(), bytes), "all_reduce",
+    const int ranks = group.size();
+    const std::vector<std::size_t> largest(n, bytes);
+    require_time(group, link.seconds(shares_cost(bytes, 4, 0, ranks)), "all_reduce",
                  [&] { group.all_reduce(data, DType::f32, ReduceOp::sum, {}).wait(); });
-    require_time(group, link.all_gather_seconds(group.size(), bytes), "all_gather", [&] {
+    require_time(group, link.seconds(gather_cost(largest, 0)), "all_gather", [&] {
       group.all_gather(ConstBytes(mine).first(sent), bytes, slots, sizes, {}).wait();
     });
-    require_time(group, link.broadcast_seconds(group.size(), bytes), "broadcast",
+    require_time(group, link.seconds(tree_cost(bytes, 0, 0, ranks)), "broadcast",
                  [&] { group.broadcast(data, 0, {}).wait(); });
-    require_time(group, link.all_gather_seconds(group.size(), bytes / 10), "all_to_all",
+    require_time(group, link.seconds(pieces_cost(pieces, pieces, 0)), "all_to_all",
                  [&] { group.all_to_all(outgoing, pieces, bytes, slots, sizes, {}).wait(); });
   });
 }

@@ -5,6 +5,7 @@
 
 #include "tests/comm/engine.h"
 #include "tests/comm/group_laws.h"
+#include "thinwire/comm/cost.h"
 #include "thinwire/comm/link.h"
 
 namespace {
@@ -24,7 +25,48 @@ void long_all_reduce(Group& group) {
   laws::all_reduce_is_identical_when_it_rounds(group, DType::f16, 765'431);
 }
 
+void require_cost(const Group& group, Pending pending, const Cost& expected, const char* what) {
+  pending.wait();
+  const Cost& cost = pending.cost();
+  laws::require(group, cost == expected, what, " of ", group.name(), ": ", cost.steps,
+                " steps and a path of ", cost.path, ", expected ", expected.steps, " and ",
+                expected.path, "; sent ", cost.sent, " and received ", cost.received);
+}
+
+// Every engine tells what it does: the emulated link has its prices from here.
+void costs(Group& group) {
+  const int ranks = group.size(), rank = group.rank();
+  const std::size_t n = laws::size_of_group(group);
+  const bool mpi = group.name() == "mpi", staged = ranks > 1 && !mpi && group.name() != "c10d";
+  laws::Buffer data(n * 40), slots(n * 40);
+  std::vector<std::size_t> sizes(n);
+  const std::vector<std::size_t> pieces(n, 3);
+  const auto with_agreement = [&](Cost cost) {
+    return staged ? after_agreement(cost, ranks) : cost;
+  };
+  require_cost(group, group.all_reduce(data, DType::f32, ReduceOp::sum, {}),
+               mpi      ? mpi_reduce_cost(n * 40, rank, ranks)
+               : staged ? after_agreement(ring_cost(n * 40, ranks), ranks)
+                        : shares_cost(n * 40, 4, rank, ranks),
+               "all_reduce");
+  require_cost(group, group.all_gather(ConstBytes(data).first(3), 40, slots, sizes, {}),
+               with_agreement(gather_cost(pieces, rank)), "all_gather");
+  require_cost(group, group.all_to_all(data, pieces, 40, slots, sizes, {}),
+               with_agreement(pieces_cost(pieces, pieces, rank)), "all_to_all");
+  require_cost(group, group.broadcast(data, ranks - 1, {}),
+               mpi      ? mpi_broadcast_cost(n * 40, ranks - 1, rank, ranks)
+               : staged ? after_agreement(chain_cost(n * 40, ranks - 1, rank, ranks), ranks)
+                        : tree_cost(n * 40, ranks - 1, rank, ranks),
+               "broadcast");
+  require_cost(group, group.barrier(),
+               mpi      ? mpi_reduce_cost(0, rank, ranks)
+               : staged ? after_agreement({}, ranks)
+                        : rounds_cost(ranks),
+               "barrier");
+}
+
 int body(Group& group) {
+  costs(group);
   all_laws(group);
   long_all_reduce(group);
   // Pieces of 4 KiB, as messages beyond 2^31 bytes have them under MPI. A law of 35003 elements has

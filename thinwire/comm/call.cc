@@ -1,4 +1,4 @@
-// call.cc: texts, checks and byte counts of collectives.
+// call.cc: texts and checks of collectives.
 // SPDX-License-Identifier: Apache-2.0
 #include "thinwire/comm/call.h"
 
@@ -7,18 +7,6 @@
 #include "thinwire/core/error.h"
 
 namespace thinwire {
-namespace {
-
-// Children of a rank in the binomial tree: the root's are 1, 2, 4, ...; another's are itself plus
-// the powers of two below its lowest set bit. `place` counts from the root.
-std::uint64_t binomial_children(int place, int ranks) {
-  std::uint64_t children = 0;
-  for (int step = 1; step < ranks && (place & step) == 0; step *= 2)
-    if (place + step < ranks) ++children;
-  return children;
-}
-
-}  // namespace
 
 const char* name_of(Kind kind) {
   switch (kind) {
@@ -90,25 +78,6 @@ void check_pieces(int rank, int ranks, const Call& call, std::size_t mine,
   if (longest > call.bytes)
     fail("rank ", rank, ": ", call.str(), ": rank ", rank, " wants to send ", longest,
          " bytes to a slot of ", call.bytes);
-}
-
-Traffic traffic_of(const Call& call, int rank, int ranks) {
-  const auto count = static_cast<std::uint64_t>(ranks);
-  if (call.kind == Kind::all_reduce) {
-    const std::uint64_t bytes = (2 * (count - 1) * call.bytes + count - 1) / count;
-    return {bytes, bytes, 1};
-  }
-  if (call.kind == Kind::broadcast) {
-    const int place = (rank - call.root + ranks) % ranks;
-    return {binomial_children(place, ranks) * call.bytes, place == 0 ? 0 : call.bytes, 1};
-  }
-  return {0, 0, 1};
-}
-
-void add(Traffic& sum, const Traffic& more) {
-  sum.sent += more.sent;
-  sum.received += more.received;
-  sum.collectives += more.collectives;
 }
 
 }  // namespace thinwire

@@ -1,5 +1,5 @@
 // call.h: what one rank says when it issues a collective: the part on which all ranks must agree,
-// its text for errors, its checks and its bytes on the wire. Shared by the engines; not for users.
+// its text for errors and its checks. Shared by the engines; not for users.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -41,11 +41,5 @@ void check_slots(int rank, int ranks, const Call& call, std::size_t longest, std
                  std::size_t sizes);
 void check_pieces(int rank, int ranks, const Call& call, std::size_t mine,
                   std::span<const std::size_t> mine_sizes);
-
-// What rank `rank` moves: a ring for all_reduce, a binomial tree for broadcast, nothing for
-// barrier. Gather and all-to-all depend on the actual sizes, so their engines count them.
-Traffic traffic_of(const Call& call, int rank, int ranks);
-
-void add(Traffic& sum, const Traffic& more);
 
 }  // namespace thinwire

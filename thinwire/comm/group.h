@@ -23,30 +23,51 @@ namespace thinwire {
 
 enum class ReduceOp : std::uint8_t { sum, max };
 
+// What a collective costs by the message pattern of its engine (cost.h has the patterns). The
+// emulated link turns it into seconds, and traffic() adds it up.
+struct Cost {
+  std::uint64_t steps = 0;     // messages that wait for each other: each pays the link's latency
+  std::uint64_t path = 0;      // bytes that pass one after the other until the last rank is done
+  std::uint64_t sent = 0;      // bytes, by this rank
+  std::uint64_t received = 0;  // bytes, by this rank
+  // Bytes after which the next step begins, where a step sends on while it still receives; 0: each
+  // step waits for all of the one before.
+  std::uint64_t piece = 0;
+
+  bool operator==(const Cost&) const = default;
+};
+
 // A collective under way. Buffers handed to it must live, and stay untouched, until it is done.
 class Pending {
  public:
   class Work {
    public:
     virtual ~Work() = default;
-    virtual void wait() = 0;  // blocks until done or failed; throws an Error
-    virtual bool done() = 0;  // makes progress; true when wait() would not block
+    virtual void wait() = 0;        // blocks until done or failed; throws an Error
+    virtual bool done() = 0;        // makes progress; true when wait() would not block
+    virtual Cost cost() const = 0;  // after wait(): a gather knows its lengths only then
   };
 
   Pending() = default;  // done already
   explicit Pending(std::unique_ptr<Work> work) : work_(std::move(work)) {}
 
   void wait() {
-    if (work_) work_->wait();
+    if (!work_) return;
+    work_->wait();
+    cost_ = work_->cost();
     work_.reset();
   }
   bool done() { return !work_ || work_->done(); }
 
+  // What it cost, once wait() has returned; nothing before, and for a group of one.
+  const Cost& cost() const { return cost_; }
+
  private:
   std::unique_ptr<Work> work_;
+  Cost cost_;
 };
 
-// Bytes that this rank put on the wire and took off it, by each collective's true message pattern.
+// The sum of the costs of all collectives that are done, as bytes of this rank.
 struct Traffic {
   std::uint64_t sent = 0;
   std::uint64_t received = 0;

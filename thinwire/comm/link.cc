@@ -2,7 +2,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "thinwire/comm/link.h"
 
-#include <bit>
 #include <charconv>
 #include <cmath>
 #include <cstdio>
@@ -91,10 +90,6 @@ std::string_view read_option(std::string_view option, std::string_view whole, Li
   return name;
 }
 
-int tree_steps(int ranks) {
-  return static_cast<int>(std::bit_width(static_cast<unsigned>(ranks - 1)));
-}
-
 }  // namespace
 
 Link Link::parse(std::string_view text) {
@@ -130,22 +125,8 @@ std::string Link::str() const {
   return text;
 }
 
-double Link::all_reduce_seconds(int ranks, std::size_t bytes) const {
-  const double steps = 2.0 * (ranks - 1);
-  const double step_bytes = static_cast<double>(bytes) / ranks;
-  return steps * (latency_seconds + (bytes_per_second > 0 ? step_bytes / bytes_per_second : 0));
-}
-
-double Link::all_gather_seconds(int ranks, std::size_t bytes) const {
-  if (ranks < 2) return 0;
-  const double all_bytes = (ranks - 1.0) * static_cast<double>(bytes);
-  return latency_seconds + (bytes_per_second > 0 ? all_bytes / bytes_per_second : 0);
-}
-
-double Link::broadcast_seconds(int ranks, std::size_t bytes) const {
-  const double step_bytes = static_cast<double>(bytes);
-  return tree_steps(ranks) *
-         (latency_seconds + (bytes_per_second > 0 ? step_bytes / bytes_per_second : 0));
+double Link::wire_seconds(std::uint64_t bytes) const {
+  return bytes_per_second > 0 ? static_cast<double>(bytes) / bytes_per_second : 0;
 }
 
 }  // namespace thinwire

@@ -1,7 +1,7 @@
-// link.h: the emulated link. Wraps any group and delays each collective by what its true message
-// pattern would cost on a link of the given bandwidth and latency: a ring for all-reduce, direct
-// sends for gather. The link may also be unreliable: latencies that vary, and outages, from a seeded
-// schedule (link_schedule.h). Always labelled in name().
+// link.h: the emulated link. Wraps any group and delays each collective by what its engine's own
+// message pattern (cost.h) would take over a link of the given bandwidth and latency. The link may
+// also be unreliable: latencies vary, and outages happen, by a seeded schedule (link_schedule.h).
+// name() always says that the link is emulated.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -15,7 +15,7 @@
 namespace thinwire {
 
 struct Link {
-  double bytes_per_second = 0;  // each way, per worker; 0: unlimited
+  double bytes_per_second = 0;  // of the wire, each way, per worker; 0: unlimited
   double latency_seconds = 0;   // one message, one way
   double jitter_seconds = 0;    // a message takes up to this much longer
   double outage_seconds = 0;    // a worker's link is down for so long, in the mean; 0: never
@@ -30,14 +30,14 @@ struct Link {
   // Neither jitter nor outages.
   bool steady() const { return jitter_seconds == 0 && outage_seconds == 0; }
 
-  // Seconds on the wire of one collective, where the link is steady; `bytes` is the reduced buffer
-  // (all_reduce, broadcast) or what one rank sends to one other (gather: the largest). Steps and
-  // bytes per rank:
-  //   all_reduce  2(N-1) steps of bytes/N    all_gather, all_to_all  one step, (N-1)*bytes
-  //   broadcast  ceil(log2 N) steps of bytes
-  double all_reduce_seconds(int ranks, std::size_t bytes) const;
-  double all_gather_seconds(int ranks, std::size_t bytes) const;
-  double broadcast_seconds(int ranks, std::size_t bytes) const;
+  // What one collective takes where the link is steady: a latency per step, and the path's bytes
+  // one after the other.
+  double seconds(const Cost& cost) const {
+    return static_cast<double>(cost.steps) * latency_seconds + wire_seconds(cost.path);
+  }
+
+  // What these bytes take on the wire.
+  double wire_seconds(std::uint64_t bytes) const;
 };
 
 // The group must outlive what is returned, and must not be used beside it. Where the link is not

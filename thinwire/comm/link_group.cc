@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <deque>
 #include <exception>
-#include <functional>
 #include <thread>
 #include <utility>
 #include <vector>
@@ -17,13 +16,6 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-// What a collective costs on the link.
-struct Price {
-  Pattern pattern = Pattern::chain;
-  double latency = 0;                    // seconds, beside others'
-  std::function<double()> transmission;  // seconds, after others'; callable once inner is done
-};
-
 // One collective on the emulated link. Times are in seconds since the schedule's beginning.
 struct Passage {
   // When this rank issued it, and when each did: gathered from all where they must agree.
@@ -31,8 +23,8 @@ struct Passage {
   std::vector<double> issued;
   std::vector<std::size_t> issued_sizes;
   Pending inner, gathering;  // after what they write to
-  Price price;
-  double release = 0;  // valid once settled
+  std::uint64_t number = 0;  // in the order of issue
+  double release = 0;        // valid once settled
   bool settled = false;
   bool agreed = false;  // `issued` is of all ranks
 
@@ -47,7 +39,7 @@ struct Passage {
 // when its sizes are, so passages are settled strictly in order, each when its inner is done.
 class Queue {
  public:
-  explicit Queue(const LinkSchedule& schedule) : schedule_(schedule) {}
+  Queue(const Link& link, const LinkSchedule& schedule) : link_(link), schedule_(schedule) {}
 
   void add(std::shared_ptr<Passage> passage) { open_.push_back(std::move(passage)); }
 
@@ -79,10 +71,12 @@ class Queue {
   void settle_front() {
     Passage& passage = *open_.front();
     passage.wait();
-    const Pattern pattern = passage.price.pattern;
+    const Cost& cost = passage.inner.cost();
+    const Pattern pattern = cost.steps > 1 ? Pattern::chain : Pattern::direct;
     const double begin = std::max(free_, *std::ranges::max_element(passage.issued));
-    free_ = schedule_.passed(pattern, begin, passage.price.transmission());
-    passage.release = schedule_.passed(pattern, free_, passage.price.latency);
+    free_ = schedule_.passed(pattern, begin, link_.wire_seconds(cost.path));
+    passage.release =
+        schedule_.passed(pattern, free_, schedule_.latency(passage.number, cost.steps));
     passage.settled = true;
     if (passage.agreed) count_agreement(passage.issued.size() - 1);
     open_.pop_front();
@@ -94,6 +88,7 @@ class Queue {
     ++own_.collectives;
   }
 
+  const Link link_;
   const LinkSchedule schedule_;
   std::deque<std::shared_ptr<Passage>> open_;
   Clock::time_point beginning_ = Clock::now();
@@ -106,15 +101,14 @@ class LinkWork final : public Pending::Work {
   LinkWork(std::shared_ptr<Queue> queue, std::shared_ptr<Passage> passage)
       : queue_(std::move(queue)), passage_(std::move(passage)) {}
 
-  // Dropped without wait(): end it now, since the sizes it reads may go. While an exception passes
-  // the inner engine decides how, and the queue forgets the price.
+  // Dropped without wait(): end it now, since its buffers may go. While an exception passes the
+  // inner engine decides how, and nothing is charged.
   ~LinkWork() override {
     if (passage_->settled) return;
     if (std::uncaught_exceptions() == exceptions_) try_settle();
     passage_->inner = Pending();
     passage_->gathering = Pending();
     passage_->agreed = false;
-    passage_->price.transmission = [] { return 0.0; };
   }
 
   void wait() override {
@@ -126,6 +120,8 @@ class LinkWork final : public Pending::Work {
     queue_->settle_what_is_done();
     return passage_->settled && queue_->now() >= passage_->release;
   }
+
+  Cost cost() const override { return passage_->inner.cost(); }
 
  private:
   void try_settle() {
@@ -140,20 +136,12 @@ class LinkWork final : public Pending::Work {
   const int exceptions_ = std::uncaught_exceptions();
 };
 
-std::size_t sum_without(std::span<const std::size_t> sizes, int rank) {
-  std::size_t sum = 0;
-  for (std::size_t r = 0; r < sizes.size(); ++r)
-    if (r != static_cast<std::size_t>(rank)) sum += sizes[r];
-  return sum;
-}
-
 class LinkGroup final : public Group {
  public:
   LinkGroup(std::shared_ptr<Group> inner, const Link& link)
       : inner_(std::move(inner)),
         link_(link),
-        schedule_(link, inner_->size()),
-        queue_(std::make_shared<Queue>(schedule_)) {}
+        queue_(std::make_shared<Queue>(link, LinkSchedule(link, inner_->size()))) {}
 
   int rank() const override { return inner_->rank(); }
   int size() const override { return inner_->size(); }
@@ -169,55 +157,31 @@ class LinkGroup final : public Group {
   }
 
   Pending all_reduce(Bytes data, DType dtype, ReduceOp op, Stream stream) override {
-    return pass(inner_->all_reduce(data, dtype, op, stream), Pattern::chain,
-                steps_.all_reduce_seconds(size(), 0),
-                constant(wire_.all_reduce_seconds(size(), data.size())));
+    return pass(inner_->all_reduce(data, dtype, op, stream));
   }
 
   Pending all_gather(ConstBytes mine, std::size_t slot_bytes, Bytes slots,
                      std::span<std::size_t> sizes, Stream stream) override {
-    return pass(inner_->all_gather(mine, slot_bytes, slots, sizes, stream), Pattern::direct,
-                steps_.all_gather_seconds(size(), 0), [wire = wire_, sizes] {
-                  const std::size_t largest = *std::ranges::max_element(sizes);
-                  return wire.all_gather_seconds(static_cast<int>(sizes.size()), largest);
-                });
+    return pass(inner_->all_gather(mine, slot_bytes, slots, sizes, stream));
   }
 
-  // Pieces differ, so the price is the busier direction of this rank: equal pieces give the formula
-  // of the gather.
   Pending all_to_all(ConstBytes mine, std::span<const std::size_t> mine_sizes,
                      std::size_t slot_bytes, Bytes slots, std::span<std::size_t> sizes,
                      Stream stream) override {
-    return pass(inner_->all_to_all(mine, mine_sizes, slot_bytes, slots, sizes, stream),
-                Pattern::direct, steps_.all_gather_seconds(size(), 0),
-                [wire = wire_, sizes, rank = rank(), sent = sum_without(mine_sizes, rank())] {
-                  const std::size_t bytes = std::max(sent, sum_without(sizes, rank));
-                  return wire.all_gather_seconds(2, bytes);
-                });
+    return pass(inner_->all_to_all(mine, mine_sizes, slot_bytes, slots, sizes, stream));
   }
 
   Pending broadcast(Bytes data, int root, Stream stream) override {
-    return pass(inner_->broadcast(data, root, stream), Pattern::chain,
-                steps_.broadcast_seconds(size(), 0),
-                constant(wire_.broadcast_seconds(size(), data.size())));
+    return pass(inner_->broadcast(data, root, stream));
   }
 
-  // A dissemination barrier: empty messages in as many steps as a tree has.
-  Pending barrier() override {
-    return pass(inner_->barrier(), Pattern::chain, steps_.broadcast_seconds(size(), 0),
-                constant(0));
-  }
+  Pending barrier() override { return pass(inner_->barrier()); }
 
  private:
-  static std::function<double()> constant(double value) {
-    return [value] { return value; };
-  }
-
-  Pending pass(Pending inner, Pattern pattern, double steps, std::function<double()> transmission) {
+  Pending pass(Pending inner) {
     auto passage = std::make_shared<Passage>();
     passage->inner = std::move(inner);
-    const double latency = schedule_.latency(number_, static_cast<std::uint64_t>(steps));
-    passage->price = {pattern, latency, std::move(transmission)};
+    passage->number = number_;
     if (link_.steady() || size() == 1) {
       passage->issued = {queue_->now()};
     } else {
@@ -247,9 +211,6 @@ class LinkGroup final : public Group {
 
   std::shared_ptr<Group> inner_;
   const Link link_;
-  const Link wire_{.bytes_per_second = link_.bytes_per_second};  // the part that queues
-  static constexpr Link steps_{.latency_seconds = 1};            // prices as numbers of steps
-  const LinkSchedule schedule_;
   std::shared_ptr<Queue> queue_;
   std::uint64_t number_ = 0;  // of the next collective, the same on all ranks
 };

@@ -16,6 +16,7 @@
 #include <utility>
 
 #include "thinwire/comm/call.h"
+#include "thinwire/comm/cost.h"
 #include "thinwire/comm/reduce.h"
 #include "thinwire/core/error.h"
 
@@ -38,6 +39,7 @@ struct Part {
   std::span<const std::size_t> mine_sizes;
   Bytes out;  // the reduced or broadcast buffer, or the slots
   std::span<std::size_t> sizes;
+  Cost cost;  // valid once moved
 };
 
 struct Operation {
@@ -108,18 +110,25 @@ void move_data(std::vector<Part>& parts) {
   }
 }
 
-// Bytes of rank `rank` in an operation that is done.
-Traffic traffic_of(const std::vector<Part>& parts, std::size_t rank) {
-  const Call& call = parts[0].call;
-  const Part& own = parts[rank];
-  Traffic sum = traffic_of(call, static_cast<int>(rank), static_cast<int>(parts.size()));
-  if (call.kind != Kind::all_gather && call.kind != Kind::all_to_all) return sum;
-  for (std::size_t r = 0; r < parts.size(); ++r) {
-    if (r == rank) continue;
-    sum.sent += call.kind == Kind::all_gather ? own.mine.size() : own.mine_sizes[r];
-    sum.received += own.sizes[r];
+// What an operation that is done cost a rank. Nothing moves between threads: local stands for the
+// messages of c10d, so that a job emulated on threads tells of one between machines.
+Cost cost_of(const std::vector<Part>& parts, int rank) {
+  const Part& own = parts[static_cast<std::size_t>(rank)];
+  const Call& call = own.call;
+  const auto ranks = static_cast<int>(parts.size());
+  switch (call.kind) {
+    case Kind::all_reduce:
+      return shares_cost(call.bytes, size_of(call.dtype), rank, ranks);
+    case Kind::all_gather:
+      return gather_cost(own.sizes, rank);
+    case Kind::all_to_all:
+      return pieces_cost(own.mine_sizes, own.sizes, rank);
+    case Kind::broadcast:
+      return tree_cost(call.bytes, call.root, rank, ranks);
+    case Kind::barrier:
+      return rounds_cost(ranks);
   }
-  return sum;
+  return {};
 }
 
 class Hub {
@@ -216,7 +225,10 @@ class Hub {
   void finish(Operation& operation) {
     if (operation.moved) return;
     move_data(operation.parts);
-    for (std::size_t r = 0; r < size_; ++r) add(traffic_[r], traffic_of(operation.parts, r));
+    for (std::size_t r = 0; r < size_; ++r) {
+      operation.parts[r].cost = cost_of(operation.parts, static_cast<int>(r));
+      add(traffic_[r], operation.parts[r].cost);
+    }
     operation.moved = true;
   }
 
@@ -283,6 +295,7 @@ class LocalWork final : public Pending::Work {
     finished_ = true;
   }
   bool done() override { return hub_->done(*operation_); }
+  Cost cost() const override { return operation_->parts[static_cast<std::size_t>(rank_)].cost; }
 
  private:
   std::shared_ptr<Hub> hub_;

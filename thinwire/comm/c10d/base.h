@@ -34,6 +34,8 @@ class C10dWork final : public Pending::Work {
 
   bool done() override { return world_->done_within(*job_, std::chrono::milliseconds(0)); }
 
+  Cost cost() const override { return job_->cost; }
+
  private:
   std::shared_ptr<World> world_;
   std::shared_ptr<Job> job_;

@@ -16,6 +16,7 @@
 
 #include "thinwire/comm/c10d/base.h"
 #include "thinwire/comm/c10d/messages.h"
+#include "thinwire/comm/cost.h"
 #include "thinwire/comm/reduce.h"
 #include "thinwire/core/error.h"
 
@@ -37,8 +38,9 @@ using torch_engine::World;
 // in segments: while one is being added, the next is on the wire.
 class Shares {
  public:
-  Shares(World& world, const Job& job, Bytes data)
+  Shares(World& world, Job& job, Bytes data)
       : world_(world), job_(job), data_(data), receives_(world, job), sends_(world, job) {
+    job.cost = shares_cost(data.size(), element(), world.rank(), world.size());
     longest_ = whole() ? data.size() : end_of(0);
     segments_ = std::clamp<std::size_t>(longest_ / kSegment, 1, kMostSegments);
     scratch_ = world.pool().take((count() - 1) * longest_);
@@ -84,25 +86,22 @@ class Shares {
       for_others(world_, [&](int peer) { body(segment, peer); });
   }
 
-  // Whole elements; the first shares are the longest.
-  std::size_t end_of(std::size_t share) const {
-    const std::size_t size = size_of(job_.position.call.dtype), elements = data_.size() / size;
-    const std::size_t more = elements % count();
-    return size * ((share + 1) * (elements / count()) + std::min(share + 1, more));
+  std::size_t element() const { return size_of(job_.position.call.dtype); }
+  std::size_t end_of(int share) const {
+    return share_end(data_.size(), element(), share, world_.size());
   }
 
   // A segment of the share that `rank` sums.
   Bytes part(int rank, std::size_t segment) const {
-    const auto share = static_cast<std::size_t>(rank);
-    const std::size_t start = whole() || share == 0 ? 0 : end_of(share - 1);
-    const std::size_t end = whole() ? data_.size() : end_of(share);
-    const std::size_t size = size_of(job_.position.call.dtype), elements = (end - start) / size;
+    const std::size_t start = whole() || rank == 0 ? 0 : end_of(rank - 1);
+    const std::size_t end = whole() ? data_.size() : end_of(rank);
+    const std::size_t size = element(), elements = (end - start) / size;
     const std::size_t from = elements * segment / segments_,
                       to = elements * (segment + 1) / segments_;
     return data_.subspan(start + from * size, (to - from) * size);
   }
 
-  // Where what is to be added to a segment of our share arrives.
+  // Receive buffer for a peer's contribution to a segment of our share.
   Bytes arrival(std::size_t segment, int peer) const {
     const Bytes sum = part(world_.rank(), segment), first = part(world_.rank(), 0);
     const auto offset = static_cast<std::size_t>(sum.data() - first.data());
@@ -118,11 +117,12 @@ class Shares {
   Messages receives_, sends_;
 };
 
-// A binomial tree, as traffic_of() counts it. Places count from the root.
+// A binomial tree. Places count from the root.
 class Tree {
  public:
-  Tree(World& world, const Job& job, Bytes data)
+  Tree(World& world, Job& job, Bytes data)
       : world_(world), data_(data), root_(job.position.call.root), messages_(world, job) {
+    job.cost = tree_cost(data.size(), root_, world.rank(), world.size());
     place_ = (world.rank() - root_ + world.size()) % world.size();
   }
 
@@ -162,7 +162,9 @@ class Tree {
 // In round k every rank hears from the one 2^k before it: after the last, from all.
 class Rounds {
  public:
-  Rounds(World& world, const Job& job) : world_(world), sends_(world, job), receives_(world, job) {}
+  Rounds(World& world, Job& job) : world_(world), sends_(world, job), receives_(world, job) {
+    job.cost = rounds_cost(world.size());
+  }
 
   bool has_steps() const { return world_.size() > 2; }
 
@@ -197,9 +199,12 @@ class Pieces {
  public:
   using Length = std::uint64_t;
 
-  Pieces(World& world, Job& job, Bytes slots, std::span<std::size_t> sizes)
+  // `mine_sizes` is of an all-to-all only: in a gather all get the same.
+  Pieces(World& world, Job& job, std::span<const std::size_t> mine_sizes, Bytes slots,
+         std::span<std::size_t> sizes)
       : world_(world),
         job_(job),
+        mine_sizes_(mine_sizes),
         slots_(slots),
         sizes_(sizes),
         sends_(world, job),
@@ -216,10 +221,10 @@ class Pieces {
   // The same for all peers: one copy of it.
   void begin_sends(ConstBytes piece) {
     const Bytes message = packed(piece);
-    for_others(world_, [&](int peer) { send(message, piece, peer); });
+    for_others(world_, [&](int peer) { sends_.send(message, peer); });
   }
 
-  void begin_send(ConstBytes piece, int peer) { send(packed(piece), piece, peer); }
+  void begin_send(ConstBytes piece, int peer) { sends_.send(packed(piece), peer); }
 
   void keep_own(ConstBytes own) {
     const auto me = static_cast<std::size_t>(world_.rank());
@@ -233,6 +238,8 @@ class Pieces {
       unpack(arrival(peer), peer);
     });
     sends_.wait_all();
+    job_.cost = mine_sizes_.empty() ? gather_cost(sizes_, world_.rank())
+                                    : pieces_cost(mine_sizes_, sizes_, world_.rank());
   }
 
  private:
@@ -251,11 +258,6 @@ class Pieces {
     return {outgoing_.back()->data(), sizeof length + piece.size()};
   }
 
-  void send(Bytes message, ConstBytes piece, int peer) {
-    sends_.send(message, peer);
-    job_.traffic.sent += piece.size();
-  }
-
   void unpack(ConstBytes message, int peer) {
     Length length = 0;
     std::memcpy(&length, message.data(), sizeof length);
@@ -265,11 +267,11 @@ class Pieces {
     const auto r = static_cast<std::size_t>(peer);
     std::ranges::copy(message.subspan(sizeof length, length), slots_.data() + r * slot());
     sizes_[r] = length;
-    job_.traffic.received += length;
   }
 
   World& world_;
   Job& job_;
+  std::span<const std::size_t> mine_sizes_;
   Bytes slots_;
   std::span<std::size_t> sizes_;
   std::shared_ptr<Pool::Block> incoming_;
@@ -294,7 +296,8 @@ class C10dGroup final : public BaseGroup {
     const Call call{.kind = Kind::all_gather, .bytes = slot_bytes};
     const auto job = issue(
         call, [&] { check_slots(rank(), size(), call, mine.size(), slots.size(), sizes.size()); });
-    const auto pieces = std::make_shared<Pieces>(*world_, *job, slots, sizes);
+    const auto pieces =
+        std::make_shared<Pieces>(*world_, *job, std::span<const std::size_t>(), slots, sizes);
     pieces->keep_own(mine);
     return launch(job, pieces, [&] {
       pieces->begin_receives();
@@ -314,7 +317,7 @@ class C10dGroup final : public BaseGroup {
       const auto r = static_cast<std::size_t>(peer);
       return mine.subspan(r * slot_bytes, mine_sizes[r]);
     };
-    const auto pieces = std::make_shared<Pieces>(*world_, *job, slots, sizes);
+    const auto pieces = std::make_shared<Pieces>(*world_, *job, mine_sizes, slots, sizes);
     pieces->keep_own(piece(rank()));
     return launch(job, pieces, [&] {
       pieces->begin_receives();

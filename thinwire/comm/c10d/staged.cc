@@ -9,6 +9,7 @@
 #include "thinwire/comm/c10d/base.h"
 #include "thinwire/comm/c10d/messages.h"
 #include "thinwire/comm/c10d/wire.h"
+#include "thinwire/comm/cost.h"
 #include "thinwire/comm/whole.h"
 
 namespace thinwire::torch_engine {
@@ -73,7 +74,9 @@ class Agreement {
 class Staged {
  public:
   Staged(World& world, Job& job, std::shared_ptr<Wire> wire)
-      : world_(world), job_(job), wire_(std::move(wire)), agreement_(world, job) {}
+      : world_(world), job_(job), wire_(std::move(wire)), agreement_(world, job) {
+    charge({});
+  }
   virtual ~Staged() = default;
 
   bool has_steps() const { return true; }
@@ -92,6 +95,9 @@ class Staged {
  protected:
   virtual void move() {}  // what is left to do when all agree
 
+  // What the device moves, after the agreement.
+  void charge(const Cost& cost) { job_.cost = after_agreement(cost, world_.size()); }
+
   World& world_;
   Job& job_;
   std::shared_ptr<Wire> wire_;
@@ -102,7 +108,9 @@ class StagedReduce : public Staged {
  public:
   StagedReduce(World& world, Job& job, const std::shared_ptr<Wire>& wire, Bytes data)
       : Staged(world, job, wire), data_(data) {
-    if (whole()) job.traffic = traffic_of(wide_call(), world.rank(), world.size());
+    if (data.empty()) return;
+    const std::size_t elements = data.size() / size_of(call().dtype);
+    charge(ring_cost(whole() ? elements * sizeof(std::int32_t) : data.size(), world.size()));
   }
 
   void move() override {
@@ -117,12 +125,6 @@ class StagedReduce : public Staged {
  private:
   const Call& call() const { return job_.position.call; }
   bool whole() const { return needs_whole(call().dtype, call().op); }
-
-  Call wide_call() const {
-    Call wide = call();
-    wide.bytes = data_.size() / size_of(call().dtype) * sizeof(std::int32_t);
-    return wide;
-  }
 
   void reduce(Bytes data, at::ScalarType type) {
     wire_->use(world_, [&](Backend& backend) {
@@ -144,7 +146,10 @@ class StagedReduce : public Staged {
 class StagedBroadcast : public Staged {
  public:
   StagedBroadcast(World& world, Job& job, const std::shared_ptr<Wire>& wire, Bytes data)
-      : Staged(world, job, wire), data_(data) {}
+      : Staged(world, job, wire), data_(data) {
+    if (data.empty()) return;
+    charge(chain_cost(data.size(), job.position.call.root, world.rank(), world.size()));
+  }
 
   void move() override {
     if (data_.empty()) return;
@@ -173,15 +178,13 @@ class StagedPieces : public Staged {
                std::span<std::size_t> sizes)
       : Staged(world, job, wire), mine_(std::move(mine)), slots_(slots), sizes_(sizes) {
     keep_own();
-    for_others(world, [&](int peer) {
-      agreement_.told(peer) = piece(peer).size();
-      job_.traffic.sent += piece(peer).size();
-    });
+    for_others(world, [&](int peer) { agreement_.told(peer) = piece(peer).size(); });
   }
 
   void move() override {
     for_others(world_, [&](int peer) { note_length(peer); });
     if (slot() == 0) return;
+    charge_pieces();
     wire_->use(world_, [&](Backend& backend) {
       const Splits out = splits([&](int peer) { return piece(peer).size(); });
       const Splits in = splits([&](int peer) { return sizes_[static_cast<std::size_t>(peer)]; });
@@ -210,7 +213,13 @@ class StagedPieces : public Staged {
       throw Lost{peer, "rank " + std::to_string(peer) + " announces " + std::to_string(length) +
                            " bytes for a slot of " + std::to_string(slot())};
     sizes_[static_cast<std::size_t>(peer)] = length;
-    job_.traffic.received += length;
+  }
+
+  void charge_pieces() {
+    std::vector<std::size_t> sent;
+    for (const ConstBytes& each : mine_) sent.push_back(each.size());
+    const bool gather = job_.position.call.kind == Kind::all_gather;
+    charge(gather ? gather_cost(sizes_, world_.rank()) : pieces_cost(sent, sizes_, world_.rank()));
   }
 
   // One byte to ourselves, so that no tensor is empty.

@@ -153,7 +153,6 @@ std::shared_ptr<Job> World::issue(const Call& call) {
   if (!failure_.empty()) throw Error(failure_);
   auto job = std::make_shared<Job>();
   job->position = {call, issued_};
-  job->traffic = traffic_of(call, rank_, size_);
   job->tag = tag_of(job->position);
   recent_[issued_++ % Statement::kMemory] = call;
   return job;
@@ -163,7 +162,7 @@ void World::launch(const std::shared_ptr<Job>& job, const std::function<void()>&
   if (size_ == 1) {
     if (job->finish) job->finish();
     job->done = true;
-    add(traffic_, job->traffic);
+    add(traffic_, job->cost);
     return;
   }
   try {
@@ -303,7 +302,7 @@ void World::run(Job& job) {
   job.finish = nullptr;
   const std::lock_guard lock(mutex_);
   jobs_.pop_front();
-  add(traffic_, job.traffic);
+  add(traffic_, job.cost);
   job.done = true;
 }
 

@@ -24,6 +24,7 @@
 #include <torch/csrc/distributed/c10d/Store.hpp>
 
 #include "thinwire/comm/call.h"
+#include "thinwire/comm/cost.h"
 
 namespace thinwire::torch_engine {
 
@@ -69,7 +70,7 @@ class Pool {
 // A collective under way. `finish` may block, and may throw Lost.
 struct Job {
   Position position;
-  Traffic traffic;
+  Cost cost;  // set by its pattern, at the latest when it is finished
   int tag = 0;
   bool has_steps = false;  // has more to send once something has come
   std::function<void()> finish;

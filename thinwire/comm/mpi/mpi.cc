@@ -8,9 +8,11 @@
 
 #include <algorithm>
 #include <exception>
+#include <functional>
 #include <thread>
 #include <utility>
 
+#include "thinwire/comm/cost.h"
 #include "thinwire/comm/mpi/world.h"
 #include "thinwire/core/error.h"
 #include "thinwire/core/random.h"
@@ -73,8 +75,9 @@ class Patience {
 
 class MpiWork final : public Pending::Work {
  public:
-  MpiWork(std::shared_ptr<World> world, const Position& position, const Traffic& traffic)
-      : world_(std::move(world)), position_(position), traffic_(traffic) {}
+  // `cost` is called when all is done, so that lengths are known.
+  MpiWork(std::shared_ptr<World> world, const Position& position, std::function<Cost()> cost)
+      : world_(std::move(world)), position_(position), price_(std::move(cost)) {}
 
   // Dropped without wait(): MPI would go on writing to buffers that may go now, so end it first;
   // while an exception passes, only as long as healthy ranks would need.
@@ -99,8 +102,9 @@ class MpiWork final : public Pending::Work {
     }
   }
 
+  Cost cost() const override { return cost_; }
+
   void send(const std::byte* from, std::size_t size, std::size_t slot, int peer) {
-    traffic_.sent += size;
     each_piece(slot, [&](std::size_t at) {
       const std::size_t begin = std::min(at, size), count = std::min(size - begin, piece());
       const int code = MPI_Isend(from + begin, static_cast<int>(count), MPI_BYTE, peer,
@@ -219,13 +223,14 @@ class MpiWork final : public Pending::Work {
       int count = 0;
       MPI_Get_count(&status, MPI_BYTE, &count);
       *part.size += static_cast<std::size_t>(count);
-      traffic_.received += static_cast<std::size_t>(count);
     }
     return done;
   }
 
   void finish() {
-    if (!std::exchange(finished_, true)) add(world_->traffic, traffic_);
+    if (std::exchange(finished_, true)) return;
+    cost_ = price_();
+    add(world_->traffic, cost_);
   }
 
   // Ranks from which a direct message has not come.
@@ -254,7 +259,8 @@ class MpiWork final : public Pending::Work {
 
   std::shared_ptr<World> world_;
   const Position position_;
-  Traffic traffic_;
+  const std::function<Cost()> price_;
+  Cost cost_;
   std::shared_ptr<Transfer> transfer_ = std::make_shared<Transfer>();
   const int exceptions_ = std::uncaught_exceptions();
   bool finished_ = false;
@@ -271,7 +277,9 @@ class MpiGroup final : public Group {
 
   Pending all_reduce(Bytes data, DType dtype, ReduceOp op, Stream) override {
     const Call call{.kind = Kind::all_reduce, .bytes = data.size(), .dtype = dtype, .op = op};
-    auto work = begin(call, [&] { check_all_reduce(rank(), call); });
+    auto work = begin(
+        call, [&] { check_all_reduce(rank(), call); },
+        [=, me = rank(), n = size()] { return mpi_reduce_cost(call.bytes, me, n); });
     work->agree();
     work->reduce(data);
     return Pending(std::move(work));
@@ -281,7 +289,8 @@ class MpiGroup final : public Group {
                      std::span<std::size_t> sizes, Stream) override {
     const Call call{.kind = Kind::all_gather, .bytes = slot_bytes};
     auto work = begin(
-        call, [&] { check_slots(rank(), size(), call, mine.size(), slots.size(), sizes.size()); });
+        call, [&] { check_slots(rank(), size(), call, mine.size(), slots.size(), sizes.size()); },
+        [=, me = rank()] { return gather_cost(sizes, me); });
     receive_all(*work, slot_bytes, slots, sizes);
     for_others([&](int peer) { work->send(mine.data(), mine.size(), slot_bytes, peer); });
     keep_own(mine, slot_bytes, slots, sizes);
@@ -292,10 +301,13 @@ class MpiGroup final : public Group {
                      std::size_t slot_bytes, Bytes slots, std::span<std::size_t> sizes,
                      Stream) override {
     const Call call{.kind = Kind::all_to_all, .bytes = slot_bytes};
-    auto work = begin(call, [&] {
-      check_pieces(rank(), size(), call, mine.size(), mine_sizes);
-      check_slots(rank(), size(), call, 0, slots.size(), sizes.size());
-    });
+    auto work = begin(
+        call,
+        [&] {
+          check_pieces(rank(), size(), call, mine.size(), mine_sizes);
+          check_slots(rank(), size(), call, 0, slots.size(), sizes.size());
+        },
+        [=, me = rank()] { return pieces_cost(mine_sizes, sizes, me); });
     const auto piece = [&](int peer) {
       const auto r = static_cast<std::size_t>(peer);
       return mine.subspan(r * slot_bytes, mine_sizes[r]);
@@ -309,29 +321,32 @@ class MpiGroup final : public Group {
 
   Pending broadcast(Bytes data, int root, Stream) override {
     const Call call{.kind = Kind::broadcast, .bytes = data.size(), .root = root};
-    auto work = begin(call, [&] { check_broadcast(rank(), size(), call); });
+    auto work = begin(
+        call, [&] { check_broadcast(rank(), size(), call); },
+        [=, me = rank(), n = size()] { return mpi_broadcast_cost(call.bytes, root, me, n); });
     work->agree();
     work->copy_from_root(data);
     return Pending(std::move(work));
   }
 
   Pending barrier() override {
-    auto work = begin({.kind = Kind::barrier}, [] {});
+    auto work = begin(
+        {.kind = Kind::barrier}, [] {},
+        [=, me = rank(), n = size()] { return mpi_reduce_cost(0, me, n); });
     work->agree();
     return Pending(std::move(work));
   }
 
  private:
   template <typename Check>
-  std::unique_ptr<MpiWork> begin(const Call& call, Check check) {
+  std::unique_ptr<MpiWork> begin(const Call& call, Check check, std::function<Cost()> cost) {
     const Position position = world_->issue(call);
     try {
       check();
     } catch (const Error& error) {  // others must not wait for a call that never comes
       world_->refuse(position, error.what());
     }
-    const Traffic traffic = traffic_of(call, rank(), size());
-    return std::make_unique<MpiWork>(world_, position, traffic);
+    return std::make_unique<MpiWork>(world_, position, std::move(cost));
   }
 
   // Starting after ourselves, so that not all ranks send to rank 0 first.
