@@ -6,9 +6,9 @@
 #include <string>
 #include <vector>
 
+#include "bench/stream.h"
 #include "thinwire/core/random.h"
 #include "thinwire/kernels/low_rank.h"
-#include "thinwire/kernels/stream.h"
 #include "thinwire/kernels/target.h"
 
 namespace {

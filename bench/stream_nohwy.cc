@@ -1,6 +1,6 @@
 // stream_nohwy.cc: floors for benchmarks where Highway is not installed.
 // SPDX-License-Identifier: Apache-2.0
-#include "thinwire/kernels/stream.h"
+#include "bench/stream.h"
 
 namespace thinwire {
 

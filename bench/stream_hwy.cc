@@ -1,9 +1,9 @@
 // stream_hwy.cc: floors for benchmarks at the machine's vector width.
 // SPDX-License-Identifier: Apache-2.0
-#include "thinwire/kernels/stream.h"
+#include "bench/stream.h"
 
 #undef HWY_TARGET_INCLUDE
-#define HWY_TARGET_INCLUDE "thinwire/kernels/stream_hwy.cc"
+#define HWY_TARGET_INCLUDE "bench/stream_hwy.cc"
 #include <hwy/foreach_target.h>
 // After foreach_target, as Highway wants it.
 #include <hwy/highway.h>

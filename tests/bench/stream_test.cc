@@ -1,9 +1,8 @@
 // stream_test.cc: the floors do what they say, on every vector width.
 // SPDX-License-Identifier: Apache-2.0
-#include "thinwire/kernels/stream.h"
+#include "bench/stream.h"
 
 #include "tests/kernels/kernel_testing.h"
-#include "thinwire/core/error.h"
 
 namespace thinwire {
 namespace {
@@ -25,17 +24,6 @@ TEST_P(Floor, FastEqualsReference) {
     stream_copy(input.data(), copy.data(), size);
     ASSERT_TRUE(same_bits(copy.view(), input.view()) && copy.intact());
   });
-}
-
-TEST(Target, CanBeForcedByName) {
-  const auto all = kernel_targets();
-  ASSERT_FALSE(all.empty());
-  for (const std::string& name : all) {
-    force_kernel_target(name);
-    EXPECT_EQ(kernel_targets(), all);
-  }
-  force_kernel_target("");
-  EXPECT_THROW(force_kernel_target("abacus"), Error);
 }
 
 }  // namespace

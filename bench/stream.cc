@@ -1,6 +1,6 @@
 // stream.cc: floors for benchmarks, one element after the other.
 // SPDX-License-Identifier: Apache-2.0
-#include "thinwire/kernels/stream.h"
+#include "bench/stream.h"
 
 #include <algorithm>
 #include <cmath>
