@@ -13,14 +13,14 @@
 #include "thinwire/core/error.h"
 #include "thinwire/core/parallel.h"
 #include "thinwire/core/random.h"
-#include "thinwire/kernels/ternary.h"
+#include "thinwire/kernels/terngrad.h"
 #include "thinwire/wire/block.h"
 
 namespace thinwire {
 namespace {
 
 constexpr std::uint8_t scheme_id = 9;
-constexpr std::size_t tile = 64 * ternary_group;  // elements that are worked on at a time
+constexpr std::size_t tile = 64 * terngrad_group;  // elements that are worked on at a time
 constexpr float infinity = std::numeric_limits<float>::infinity();
 
 struct Settings {
@@ -144,8 +144,8 @@ class TerngradCompressor final : public Compressor {
   void quantise_range(const float* g, DrawKey key, std::size_t first, std::size_t count,
                       std::int8_t* out) const {
     for_layers(first, count, [&](std::size_t layer, std::size_t from, std::size_t part) {
-      ternary_quantise(g + from, part, scales_[layer], clips_[layer], key,
-                       static_cast<std::uint32_t>(from), out + (from - first));
+      terngrad_quantise(g + from, part, scales_[layer], clips_[layer], key,
+                        static_cast<std::uint32_t>(from), out + (from - first));
     });
   }
 
@@ -170,13 +170,13 @@ class TerngradCompressor final : public Compressor {
       const std::size_t layer = layer_around(first, count);
       std::size_t done = 0;
       if (layer < scales_.size()) {
-        done = count - count % ternary_group;
-        ternary_encode(g + first, done, scales_[layer], clips_[layer], key,
-                       static_cast<std::uint32_t>(first), out + packed_bytes(first));
+        done = count - count % terngrad_group;
+        terngrad_encode(g + first, done, scales_[layer], clips_[layer], key,
+                        static_cast<std::uint32_t>(first), out + packed_bytes(first));
       }
       std::int8_t values[tile];
       quantise_range(g, key, first + done, count - done, values);
-      ternary_pack(values, count - done, out + packed_bytes(first + done));
+      terngrad_pack(values, count - done, out + packed_bytes(first + done));
     });
   }
 
@@ -184,8 +184,8 @@ class TerngradCompressor final : public Compressor {
   template <typename Integer>
   void scale(const Integer* sums, std::size_t first, std::size_t count, float* average) const {
     for_layers(first, count, [&](std::size_t layer, std::size_t from, std::size_t part) {
-      ternary_scale(sums + (from - first), part, scales_[layer] / static_cast<float>(site_.world),
-                    average + from);
+      terngrad_scale(sums + (from - first), part, scales_[layer] / static_cast<float>(site_.world),
+                     average + from);
     });
   }
 
@@ -207,7 +207,7 @@ class TerngradCompressor final : public Compressor {
       for (int rank = 0; rank < site_.world; ++rank) {
         const auto* in =
             reinterpret_cast<const std::uint8_t*>(payloads[static_cast<std::size_t>(rank)].data());
-        if (!ternary_add(in + packed_bytes(first), count, sums)) worst = rank;
+        if (!terngrad_add(in + packed_bytes(first), count, sums)) worst = rank;
       }
       scale(sums, first, count, average);
     });

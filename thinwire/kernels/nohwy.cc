@@ -16,7 +16,7 @@
 #include "thinwire/kernels/signum.h"
 #include "thinwire/kernels/symmetric.h"
 #include "thinwire/kernels/target.h"
-#include "thinwire/kernels/ternary.h"
+#include "thinwire/kernels/terngrad.h"
 #include "thinwire/kernels/threshold.h"
 
 namespace thinwire {
@@ -154,22 +154,22 @@ LayerStatistics layer_statistics(const float* x, std::size_t count) {
   return layer_statistics_reference(x, count);
 }
 
-void ternary_quantise(const float* x, std::size_t count, float scale, float clip, DrawKey key,
-                      std::uint32_t first, std::int8_t* out) {
-  ternary_quantise_reference(x, count, scale, clip, key, first, out);
+void terngrad_quantise(const float* x, std::size_t count, float scale, float clip, DrawKey key,
+                       std::uint32_t first, std::int8_t* out) {
+  terngrad_quantise_reference(x, count, scale, clip, key, first, out);
 }
 
-void ternary_pack(const std::int8_t* values, std::size_t count, std::uint8_t* out) {
-  ternary_pack_reference(values, count, out);
+void terngrad_pack(const std::int8_t* values, std::size_t count, std::uint8_t* out) {
+  terngrad_pack_reference(values, count, out);
 }
 
-void ternary_encode(const float* x, std::size_t count, float scale, float clip, DrawKey key,
-                    std::uint32_t first, std::uint8_t* out) {
-  ternary_encode_reference(x, count, scale, clip, key, first, out);
+void terngrad_encode(const float* x, std::size_t count, float scale, float clip, DrawKey key,
+                     std::uint32_t first, std::uint8_t* out) {
+  terngrad_encode_reference(x, count, scale, clip, key, first, out);
 }
 
-bool ternary_add(const std::uint8_t* in, std::size_t count, std::int16_t* sums) {
-  return ternary_add_reference(in, count, sums);
+bool terngrad_add(const std::uint8_t* in, std::size_t count, std::int16_t* sums) {
+  return terngrad_add_reference(in, count, sums);
 }
 
 ThresholdTally threshold_pass(float tau, const float* g, float* r, std::size_t count,

@@ -1,6 +1,6 @@
-// ternary.cc: random signs, one element after the other.
+// terngrad.cc: random signs, one element after the other.
 // SPDX-License-Identifier: Apache-2.0
-#include "thinwire/kernels/ternary.h"
+#include "thinwire/kernels/terngrad.h"
 
 #include <algorithm>
 #include <bit>
@@ -32,32 +32,32 @@ LayerStatistics layer_statistics_reference(const float* x, std::size_t count) {
 
 // A chance and a draw of as many bits: sent where their sum carries. The largest x has all chances,
 // since the roundings on its way to a whole number of places are less than half a place.
-void ternary_quantise_reference(const float* x, std::size_t count, float scale, float clip,
-                                DrawKey key, std::uint32_t first, std::int8_t* out) {
-  const float inverse = ternary_inverse(scale);
+void terngrad_quantise_reference(const float* x, std::size_t count, float scale, float clip,
+                                 DrawKey key, std::uint32_t first, std::int8_t* out) {
+  const float inverse = terngrad_inverse(scale);
   for (std::size_t i = 0; i < count; ++i) {
-    const float chance = std::min(std::abs(x[i]), clip) * inverse + ternary_rounder;
+    const float chance = std::min(std::abs(x[i]), clip) * inverse + terngrad_rounder;
     const std::uint32_t draw = draw_at(key, first + static_cast<std::uint32_t>(i));
     const std::uint32_t sum =
-        std::bit_cast<std::uint32_t>(chance) + (draw >> (32 - ternary_places));
-    const bool sent = (sum >> ternary_places & 1) != 0;
+        std::bit_cast<std::uint32_t>(chance) + (draw >> (32 - terngrad_places));
+    const bool sent = (sum >> terngrad_places & 1) != 0;
     out[i] = static_cast<std::int8_t>(!sent ? 0 : std::signbit(x[i]) ? -1 : 1);
   }
 }
 
-void ternary_encode_reference(const float* x, std::size_t count, float scale, float clip,
-                              DrawKey key, std::uint32_t first, std::uint8_t* out) {
-  std::int8_t values[ternary_group];
-  for (std::size_t at = 0; at < count; at += ternary_group) {
-    ternary_quantise_reference(x + at, ternary_group, scale, clip, key,
-                               first + static_cast<std::uint32_t>(at), values);
-    ternary_pack_reference(values, ternary_group, out + at / digits);
+void terngrad_encode_reference(const float* x, std::size_t count, float scale, float clip,
+                               DrawKey key, std::uint32_t first, std::uint8_t* out) {
+  std::int8_t values[terngrad_group];
+  for (std::size_t at = 0; at < count; at += terngrad_group) {
+    terngrad_quantise_reference(x + at, terngrad_group, scale, clip, key,
+                                first + static_cast<std::uint32_t>(at), values);
+    terngrad_pack_reference(values, terngrad_group, out + at / digits);
   }
 }
 
-void ternary_pack_reference(const std::int8_t* values, std::size_t count, std::uint8_t* out) {
-  for (std::size_t at = 0; at < count; at += ternary_group) {
-    const std::size_t size = std::min(ternary_group, count - at),
+void terngrad_pack_reference(const std::int8_t* values, std::size_t count, std::uint8_t* out) {
+  for (std::size_t at = 0; at < count; at += terngrad_group) {
+    const std::size_t size = std::min(terngrad_group, count - at),
                       bytes = (size + digits - 1) / digits;
     for (std::size_t j = 0; j < bytes; ++j) {
       unsigned byte = 0;
@@ -71,10 +71,10 @@ void ternary_pack_reference(const std::int8_t* values, std::size_t count, std::u
   }
 }
 
-bool ternary_add_reference(const std::uint8_t* in, std::size_t count, std::int16_t* sums) {
+bool terngrad_add_reference(const std::uint8_t* in, std::size_t count, std::int16_t* sums) {
   bool sound = true;
-  for (std::size_t at = 0; at < count; at += ternary_group) {
-    const std::size_t size = std::min(ternary_group, count - at),
+  for (std::size_t at = 0; at < count; at += terngrad_group) {
+    const std::size_t size = std::min(terngrad_group, count - at),
                       bytes = (size + digits - 1) / digits;
     for (std::size_t j = 0; j < bytes; ++j) {
       unsigned byte = *in++;
@@ -91,11 +91,11 @@ bool ternary_add_reference(const std::uint8_t* in, std::size_t count, std::int16
 }
 
 // Plain loops, which compilers turn into vectors well.
-void ternary_scale(const std::int16_t* sums, std::size_t count, float unit, float* out) {
+void terngrad_scale(const std::int16_t* sums, std::size_t count, float unit, float* out) {
   scale_all(sums, count, unit, out);
 }
 
-void ternary_scale(const std::int8_t* sums, std::size_t count, float unit, float* out) {
+void terngrad_scale(const std::int8_t* sums, std::size_t count, float unit, float* out) {
   scale_all(sums, count, unit, out);
 }
 

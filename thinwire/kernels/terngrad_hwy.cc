@@ -1,9 +1,9 @@
-// ternary_hwy.cc: random signs with the widest vectors of the machine.
+// terngrad_hwy.cc: random signs with the widest vectors of the machine.
 // SPDX-License-Identifier: Apache-2.0
-#include "thinwire/kernels/ternary.h"
+#include "thinwire/kernels/terngrad.h"
 
 #undef HWY_TARGET_INCLUDE
-#define HWY_TARGET_INCLUDE "thinwire/kernels/ternary_hwy.cc"
+#define HWY_TARGET_INCLUDE "thinwire/kernels/terngrad_hwy.cc"
 #include <hwy/foreach_target.h>
 // After foreach_target, as Highway wants it.
 #include <hwy/highway.h>
@@ -21,7 +21,7 @@ namespace hn = hwy::HWY_NAMESPACE;
 
 #if THINWIRE_HAVE_GROUPS
 
-LayerStatistics TernaryStatistics(const float* x, std::size_t count) {
+LayerStatistics TernGradStatistics(const float* x, std::size_t count) {
   const hn::CappedTag<double, 16> d;
   const hn::Rebind<float, decltype(d)> narrow;
   const hn::RebindToSigned<decltype(narrow)> pattern;
@@ -52,7 +52,7 @@ struct Chances {
   Floats inverse, clip;
 
   HWY_INLINE Chances(float scale, float most)
-      : inverse(hn::Set(F32(), ternary_inverse(scale))), clip(hn::Set(F32(), most)) {}
+      : inverse(hn::Set(F32(), terngrad_inverse(scale))), clip(hn::Set(F32(), most)) {}
 };
 
 // A group: per element 1 (sent), 2 (negative) or both, in bytes, mixed as by MixBytes().
@@ -64,12 +64,12 @@ HWY_INLINE void Choose(const float* x, const Chances& chances, Draws& draws, Byt
   for (std::size_t k = 0; k < group / lanes; ++k) {
     const Floats value = hn::LoadU(F32(), x + k * lanes);
     const Floats chance = hn::Mul(hn::Min(hn::Abs(value), chances.clip), chances.inverse);
-    const Ints places = hn::BitCast(I32(), hn::Add(chance, hn::Set(F32(), ternary_rounder)));
+    const Ints places = hn::BitCast(I32(), hn::Add(chance, hn::Set(F32(), terngrad_rounder)));
     const Ints sum =
-        hn::Add(places, hn::BitCast(I32(), hn::ShiftRight<32 - ternary_places>(draw[k])));
+        hn::Add(places, hn::BitCast(I32(), hn::ShiftRight<32 - terngrad_places>(draw[k])));
     // Bit 22 of the sum below the sign; what else is in that byte is dropped with the others.
     const Ints sign = hn::ShiftRight<8>(hn::BitCast(I32(), value));
-    wide[k] = Select(hn::Set(I32(), 1 << ternary_places), sum, sign);
+    wide[k] = Select(hn::Set(I32(), 1 << terngrad_places), sum, sign);
   }
   const hn::Repartition<std::uint16_t, F32> half;
   for (std::size_t k = 0; k < group / lanes; k += 4) {
@@ -85,11 +85,11 @@ HWY_INLINE Bytes Meaning(std::uint8_t positive, std::uint8_t negative) {
   return hn::LoadDup128(U8(), table);
 }
 
-void TernaryQuantise(const float* x, std::size_t count, float scale, float clip, DrawKey key,
-                     std::uint32_t first, std::int8_t* out) {
+void TernGradQuantise(const float* x, std::size_t count, float scale, float clip, DrawKey key,
+                      std::uint32_t first, std::int8_t* out) {
   // Draws come by 32 elements: what is before the first of these is done one by one.
   std::size_t i = std::min<std::size_t>(count, -first % 32);
-  ternary_quantise_reference(x, i, scale, clip, key, first, out);
+  terngrad_quantise_reference(x, i, scale, clip, key, first, out);
   Draws draws(key, first + static_cast<std::uint32_t>(i));
   const Chances chances(scale, clip);
   const Bytes values = Meaning(1, 0xff);
@@ -100,17 +100,17 @@ void TernaryQuantise(const float* x, std::size_t count, float scale, float clip,
       hn::StoreU(InOrder(hn::TableLookupBytes(values, choices[k])), U8(),
                  reinterpret_cast<std::uint8_t*>(out) + i + k * vector_bytes);
   }
-  ternary_quantise_reference(x + i, count - i, scale, clip, key,
-                             first + static_cast<std::uint32_t>(i), out + i);
+  terngrad_quantise_reference(x + i, count - i, scale, clip, key,
+                              first + static_cast<std::uint32_t>(i), out + i);
 }
 
-void TernaryEncode(const float* x, std::size_t count, float scale, float clip, DrawKey key,
-                   std::uint32_t first, std::uint8_t* out) {
+void TernGradEncode(const float* x, std::size_t count, float scale, float clip, DrawKey key,
+                    std::uint32_t first, std::uint8_t* out) {
   Draws draws(key, first);
   const Chances chances(scale, clip);
   const Bytes digits[] = {Meaning(1, 2), Meaning(3, 6), Meaning(9, 18), Meaning(27, 54),
                           Meaning(81, 162)};
-  for (std::size_t at = 0; at < count; at += ternary_group, out += group) {
+  for (std::size_t at = 0; at < count; at += terngrad_group, out += group) {
     Bytes sums[group / vector_bytes];
     for (Bytes& sum : sums) sum = hn::Zero(U8());
     for (std::size_t row = 0; row < 5; ++row) {
@@ -125,11 +125,11 @@ void TernaryEncode(const float* x, std::size_t count, float scale, float clip, D
 }
 
 // Horner's rule on whole vectors of bytes, the highest digit first.
-void TernaryPack(const std::int8_t* values, std::size_t count, std::uint8_t* out) {
+void TernGradPack(const std::int8_t* values, std::size_t count, std::uint8_t* out) {
   const hn::CappedTag<std::uint8_t, 64> d;
   const hn::RebindToSigned<decltype(d)> ds;
   std::size_t at = 0;
-  for (; count - at >= ternary_group; at += ternary_group, out += 64) {
+  for (; count - at >= terngrad_group; at += terngrad_group, out += 64) {
     for (std::size_t j = 0; j < 64; j += hn::Lanes(d)) {
       auto byte = hn::Zero(d);
       for (std::size_t k = 5; k-- > 0;) {
@@ -141,16 +141,16 @@ void TernaryPack(const std::int8_t* values, std::size_t count, std::uint8_t* out
       hn::StoreU(byte, d, out + j);
     }
   }
-  ternary_pack_reference(values + at, count - at, out);
+  terngrad_pack_reference(values + at, count - at, out);
 }
 
-bool TernaryAdd(const std::uint8_t* in, std::size_t count, std::int16_t* sums) {
+bool TernGradAdd(const std::uint8_t* in, std::size_t count, std::int16_t* sums) {
   const hn::CappedTag<std::int16_t, 64> d;
   const hn::RebindToUnsigned<decltype(d)> du;
   const hn::Rebind<std::uint8_t, decltype(d)> byte;
   auto most = hn::Zero(d);
   std::size_t at = 0;
-  for (; count - at >= ternary_group; at += ternary_group, in += 64) {
+  for (; count - at >= terngrad_group; at += terngrad_group, in += 64) {
     for (std::size_t j = 0; j < 64; j += hn::Lanes(d)) {
       auto rest = hn::PromoteTo(d, hn::LoadU(byte, in + j));
       most = hn::Max(most, rest);
@@ -167,32 +167,32 @@ bool TernaryAdd(const std::uint8_t* in, std::size_t count, std::int16_t* sums) {
       }
     }
   }
-  return ternary_add_reference(in, count - at, sums + at) &&
+  return terngrad_add_reference(in, count - at, sums + at) &&
          hn::GetLane(hn::MaxOfLanes(d, most)) < 243;
 }
 
 #else
 
-LayerStatistics TernaryStatistics(const float* x, std::size_t count) {
+LayerStatistics TernGradStatistics(const float* x, std::size_t count) {
   return layer_statistics_reference(x, count);
 }
 
-void TernaryQuantise(const float* x, std::size_t count, float scale, float clip, DrawKey key,
-                     std::uint32_t first, std::int8_t* out) {
-  ternary_quantise_reference(x, count, scale, clip, key, first, out);
+void TernGradQuantise(const float* x, std::size_t count, float scale, float clip, DrawKey key,
+                      std::uint32_t first, std::int8_t* out) {
+  terngrad_quantise_reference(x, count, scale, clip, key, first, out);
 }
 
-void TernaryPack(const std::int8_t* values, std::size_t count, std::uint8_t* out) {
-  ternary_pack_reference(values, count, out);
+void TernGradPack(const std::int8_t* values, std::size_t count, std::uint8_t* out) {
+  terngrad_pack_reference(values, count, out);
 }
 
-void TernaryEncode(const float* x, std::size_t count, float scale, float clip, DrawKey key,
-                   std::uint32_t first, std::uint8_t* out) {
-  ternary_encode_reference(x, count, scale, clip, key, first, out);
+void TernGradEncode(const float* x, std::size_t count, float scale, float clip, DrawKey key,
+                    std::uint32_t first, std::uint8_t* out) {
+  terngrad_encode_reference(x, count, scale, clip, key, first, out);
 }
 
-bool TernaryAdd(const std::uint8_t* in, std::size_t count, std::int16_t* sums) {
-  return ternary_add_reference(in, count, sums);
+bool TernGradAdd(const std::uint8_t* in, std::size_t count, std::int16_t* sums) {
+  return terngrad_add_reference(in, count, sums);
 }
 
 #endif
@@ -204,32 +204,32 @@ HWY_AFTER_NAMESPACE();
 #if HWY_ONCE
 namespace thinwire {
 
-HWY_EXPORT(TernaryStatistics);
-HWY_EXPORT(TernaryQuantise);
-HWY_EXPORT(TernaryPack);
-HWY_EXPORT(TernaryEncode);
-HWY_EXPORT(TernaryAdd);
+HWY_EXPORT(TernGradStatistics);
+HWY_EXPORT(TernGradQuantise);
+HWY_EXPORT(TernGradPack);
+HWY_EXPORT(TernGradEncode);
+HWY_EXPORT(TernGradAdd);
 
 LayerStatistics layer_statistics(const float* x, std::size_t count) {
-  return HWY_DYNAMIC_DISPATCH(TernaryStatistics)(x, count);
+  return HWY_DYNAMIC_DISPATCH(TernGradStatistics)(x, count);
 }
 
-void ternary_quantise(const float* x, std::size_t count, float scale, float clip, DrawKey key,
-                      std::uint32_t first, std::int8_t* out) {
-  HWY_DYNAMIC_DISPATCH(TernaryQuantise)(x, count, scale, clip, key, first, out);
+void terngrad_quantise(const float* x, std::size_t count, float scale, float clip, DrawKey key,
+                       std::uint32_t first, std::int8_t* out) {
+  HWY_DYNAMIC_DISPATCH(TernGradQuantise)(x, count, scale, clip, key, first, out);
 }
 
-void ternary_pack(const std::int8_t* values, std::size_t count, std::uint8_t* out) {
-  HWY_DYNAMIC_DISPATCH(TernaryPack)(values, count, out);
+void terngrad_pack(const std::int8_t* values, std::size_t count, std::uint8_t* out) {
+  HWY_DYNAMIC_DISPATCH(TernGradPack)(values, count, out);
 }
 
-void ternary_encode(const float* x, std::size_t count, float scale, float clip, DrawKey key,
-                    std::uint32_t first, std::uint8_t* out) {
-  HWY_DYNAMIC_DISPATCH(TernaryEncode)(x, count, scale, clip, key, first, out);
+void terngrad_encode(const float* x, std::size_t count, float scale, float clip, DrawKey key,
+                     std::uint32_t first, std::uint8_t* out) {
+  HWY_DYNAMIC_DISPATCH(TernGradEncode)(x, count, scale, clip, key, first, out);
 }
 
-bool ternary_add(const std::uint8_t* in, std::size_t count, std::int16_t* sums) {
-  return HWY_DYNAMIC_DISPATCH(TernaryAdd)(in, count, sums);
+bool terngrad_add(const std::uint8_t* in, std::size_t count, std::int16_t* sums) {
+  return HWY_DYNAMIC_DISPATCH(TernGradAdd)(in, count, sums);
 }
 
 }  // namespace thinwire
