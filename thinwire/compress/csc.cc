@@ -16,7 +16,7 @@
 #include <limits>
 
 #include "thinwire/compress/schemes.h"
-#include "thinwire/memory/chunks.h"
+#include "thinwire/memory/csc.h"
 
 namespace thinwire {
 namespace {
@@ -32,7 +32,7 @@ struct CscSettings {
   std::size_t chunk = 32768;
   bool previous = false;
   std::uint64_t warmup = 0;
-  ChunkRule rule;
+  CscRule rule;
   DType values = DType::f32;
 };
 
@@ -50,7 +50,7 @@ CscSettings read(const Options& options) {
 }
 
 // Chunks of a small bucket are smaller, and whole groups of the kernel's sixteen where they can be.
-ChunkGrid grid_of(std::size_t elements, std::size_t chunk) {
+CscGrid grid_of(std::size_t elements, std::size_t chunk) {
   std::size_t most = std::max<std::size_t>(1, elements / least_chunks);
   if (most > 16) most -= most % 16;
   return {elements, std::min(chunk, most)};
@@ -178,10 +178,10 @@ class CscCompressor final : public Compressor {
 
   CscSettings settings_;
   Bucket bucket_;
-  ChunkGrid grid_;
+  CscGrid grid_;
   SummedValues values_, norms_as_;
   std::string who_;  // "rank 1, bucket 3", for errors
-  ChunkMemory memory_;
+  CscMemory memory_;
   std::vector<double> sums_;          // this worker's L1 norms of the step
   std::vector<float> norms_;          // everybody's mean of them, the last that came
   std::vector<float> norms_before_;   // ... before this step: undo() needs them
@@ -191,7 +191,7 @@ class CscCompressor final : public Compressor {
 
 std::size_t bytes_of(const Options& options, const Bucket& bucket) {
   const CscSettings settings = read(options);
-  const ChunkGrid grid = grid_of(bucket.elements(), settings.chunk);
+  const CscGrid grid = grid_of(bucket.elements(), settings.chunk);
   const SummedValues values{settings.values, 1};
   return values.bytes(grid.packed(grid.share(settings.density))) +
          grid.count() * (settings.previous ? size_of(settings.values) : sizeof(float));

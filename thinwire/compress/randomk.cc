@@ -15,7 +15,7 @@
 #include "thinwire/compress/coded.h"
 #include "thinwire/compress/schemes.h"
 #include "thinwire/core/random.h"
-#include "thinwire/memory/chunks.h"
+#include "thinwire/memory/csc.h"
 
 namespace thinwire {
 namespace {
@@ -27,7 +27,7 @@ struct RandomkSettings {
   double density = 0.25;
   std::size_t block = 1;
   std::uint64_t seed = 0;
-  ChunkRule rule;
+  CscRule rule;
 };
 
 RandomkSettings read(const Options& options) {
@@ -124,10 +124,10 @@ class RandomkCompressor final : public Compressor {
 
   RandomkSettings settings_;
   Bucket bucket_;
-  ChunkGrid grid_;
+  CscGrid grid_;
   SummedValues values_;
   std::string who_;  // "rank 1, bucket 3", for errors
-  ChunkMemory memory_;
+  CscMemory memory_;
   std::vector<double> sums_;
   std::optional<std::uint64_t> drawn_;
   std::vector<std::uint32_t> picks_;  // of that step
@@ -167,7 +167,7 @@ const Scheme& randomk_scheme() {
       .bytes =
           [](const Options& options, const Bucket& bucket) {
             const RandomkSettings settings = read(options);
-            const ChunkGrid grid{bucket.elements(), settings.block};
+            const CscGrid grid{bucket.elements(), settings.block};
             return grid.packed(grid.share(settings.density)) * sizeof(float);
           },
       .traffic = 5,

@@ -3,7 +3,7 @@
 #include "thinwire/core/error.h"
 #include "thinwire/kernels/average.h"
 #include "thinwire/kernels/cast.h"
-#include "thinwire/kernels/chunk.h"
+#include "thinwire/kernels/csc.h"
 #include "thinwire/kernels/dgc.h"
 #include "thinwire/kernels/int8.h"
 #include "thinwire/kernels/limit.h"
@@ -49,8 +49,8 @@ void add_bf16(std::uint16_t* into, const std::uint16_t* from, std::size_t count)
   add_bf16_reference(into, from, count);
 }
 
-double chunk_pass(const ChunkRule& rule, const float* g, float* u, float* v, std::size_t count) {
-  return chunk_pass_reference(rule, g, u, v, count);
+double csc_pass(const CscRule& rule, const float* g, float* u, float* v, std::size_t count) {
+  return csc_pass_reference(rule, g, u, v, count);
 }
 
 DgcTally dgc_pass(const DgcRule& rule, const float* g, float* u, float* v, std::size_t count,

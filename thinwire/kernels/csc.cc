@@ -1,6 +1,6 @@
-// chunk.cc: a gradient into memory and its norm, one element after the other.
+// csc.cc: a gradient into memory and its norm, one element after the other.
 // SPDX-License-Identifier: Apache-2.0
-#include "thinwire/kernels/chunk.h"
+#include "thinwire/kernels/csc.h"
 
 #include <cmath>
 #include <limits>
@@ -9,8 +9,8 @@
 
 namespace thinwire {
 
-void add_chunk(const ChunkRule& rule, const float* g, float* u, float* v, std::size_t count,
-               double* sums) {
+void csc_add(const CscRule& rule, const float* g, float* u, float* v, std::size_t count,
+             double* sums) {
   const bool has_v = rule.accumulate != Accumulate::none;
   const bool has_u = has_v && rule.accumulate != Accumulate::residual;
   for (std::size_t i = 0; i < count; ++i) {
@@ -33,10 +33,10 @@ void add_chunk(const ChunkRule& rule, const float* g, float* u, float* v, std::s
   }
 }
 
-double chunk_pass_reference(const ChunkRule& rule, const float* g, float* u, float* v,
-                            std::size_t count) {
+double csc_pass_reference(const CscRule& rule, const float* g, float* u, float* v,
+                          std::size_t count) {
   double sums[16] = {};
-  add_chunk(rule, g, u, v, count, sums);
+  csc_add(rule, g, u, v, count, sums);
   return add_sums(sums);
 }
 

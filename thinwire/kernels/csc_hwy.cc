@@ -1,9 +1,9 @@
-// chunk_hwy.cc: a gradient into memory and its norm, sixteen elements at a time.
+// csc_hwy.cc: a gradient into memory and its norm, sixteen elements at a time.
 // SPDX-License-Identifier: Apache-2.0
-#include "thinwire/kernels/chunk.h"
+#include "thinwire/kernels/csc.h"
 
 #undef HWY_TARGET_INCLUDE
-#define HWY_TARGET_INCLUDE "thinwire/kernels/chunk_hwy.cc"
+#define HWY_TARGET_INCLUDE "thinwire/kernels/csc_hwy.cc"
 #include <hwy/foreach_target.h>
 // After foreach_target, as Highway wants it.
 #include <hwy/highway.h>
@@ -54,7 +54,7 @@ HWY_INLINE V take_in(const float* HWY_RESTRICT g, float* HWY_RESTRICT u, float* 
 }
 
 template <Accumulate accumulate>
-double Pass(const ChunkRule& rule, const float* g, float* u, float* v, std::size_t count) {
+double Pass(const CscRule& rule, const float* g, float* u, float* v, std::size_t count) {
   const D d;
   const hn::Half<D> half;
   const hn::Repartition<double, D> wide;
@@ -77,20 +77,20 @@ double Pass(const ChunkRule& rule, const float* g, float* u, float* v, std::size
   }
   double sums[16];
   for (std::size_t k = 0; k < 2 * vectors; ++k) hn::StoreU(part[k], wide, sums + k * lanes / 2);
-  add_chunk(rule, g + i, has_u ? u + i : nullptr, has_v ? v + i : nullptr, count - i, sums);
+  csc_add(rule, g + i, has_u ? u + i : nullptr, has_v ? v + i : nullptr, count - i, sums);
   return add_sums(sums);
 }
 
 #else
 
 template <Accumulate>
-double Pass(const ChunkRule& rule, const float* g, float* u, float* v, std::size_t count) {
-  return chunk_pass_reference(rule, g, u, v, count);
+double Pass(const CscRule& rule, const float* g, float* u, float* v, std::size_t count) {
+  return csc_pass_reference(rule, g, u, v, count);
 }
 
 #endif
 
-double ChunkPass(const ChunkRule& rule, const float* g, float* u, float* v, std::size_t count) {
+double CscPass(const CscRule& rule, const float* g, float* u, float* v, std::size_t count) {
   switch (rule.accumulate) {
     case Accumulate::none:
       return Pass<Accumulate::none>(rule, g, u, v, count);
@@ -111,10 +111,10 @@ HWY_AFTER_NAMESPACE();
 #if HWY_ONCE
 namespace thinwire {
 
-HWY_EXPORT(ChunkPass);
+HWY_EXPORT(CscPass);
 
-double chunk_pass(const ChunkRule& rule, const float* g, float* u, float* v, std::size_t count) {
-  return HWY_DYNAMIC_DISPATCH(ChunkPass)(rule, g, u, v, count);
+double csc_pass(const CscRule& rule, const float* g, float* u, float* v, std::size_t count) {
+  return HWY_DYNAMIC_DISPATCH(CscPass)(rule, g, u, v, count);
 }
 
 }  // namespace thinwire

@@ -1,7 +1,7 @@
-// chunks_test.cc: chunks out of a bucket and back, what rounding leaves behind, and one result for
+// csc_test.cc: chunks out of a bucket and back, what rounding leaves behind, and one result for
 // any number of threads.
 // SPDX-License-Identifier: Apache-2.0
-#include "thinwire/memory/chunks.h"
+#include "thinwire/memory/csc.h"
 
 #include <gtest/gtest.h>
 
@@ -14,10 +14,10 @@ namespace {
 using testing::gradient;
 using testing::Shape;
 
-TEST(ChunkGrid, GatherAndScatterAreInverse) {
+TEST(CscGrid, GatherAndScatterAreInverse) {
   for (const std::size_t elements : {1u, 2u, 15u, 16u, 17u, 100u}) {
     for (const std::size_t chunk : {1u, 2u, 3u, 16u, 200u}) {
-      const ChunkGrid grid{elements, chunk};
+      const CscGrid grid{elements, chunk};
       std::vector<std::uint32_t> picks;
       for (std::uint32_t c = 0; c < grid.count(); ++c) {
         if (c % 3 != 1 || c + 1 == grid.count()) picks.push_back(c);
@@ -34,15 +34,15 @@ TEST(ChunkGrid, GatherAndScatterAreInverse) {
   }
 }
 
-TEST(ChunkGrid, PaddingIsZero) {
-  const ChunkGrid grid{10, 4};
+TEST(CscGrid, PaddingIsZero) {
+  const CscGrid grid{10, 4};
   const std::vector<float> x(10, 1.0f);
   const std::vector<std::uint32_t> picks = {0, 2};
   std::vector<float> packed(8, 5.0f);
   grid.gather(x.data(), picks, packed.data());
   EXPECT_EQ(packed, (std::vector<float>{1, 1, 1, 1, 1, 1, 0, 0}));
   EXPECT_EQ(grid.packed(3), 10u);
-  EXPECT_EQ((ChunkGrid{0, 4}.share(0.5)), 0u);
+  EXPECT_EQ((CscGrid{0, 4}.share(0.5)), 0u);
 }
 
 TEST(SummedValues, SentAndRestMakeTheWhole) {
@@ -62,13 +62,13 @@ TEST(SummedValues, SentAndRestMakeTheWhole) {
   }
 }
 
-TEST(ChunkMemory, AnyNumberOfThreadsGivesTheSameBits) {
+TEST(CscMemory, AnyNumberOfThreadsGivesTheSameBits) {
   const std::size_t count = 700001;
-  const ChunkGrid grid{count, 1000};
+  const CscGrid grid{count, 1000};
   const auto run = [&](int workers) {
     set_threads(workers);
-    ChunkMemory memory(Bucket::single(0, "w", count), grid, {Accumulate::nesterov, 0.9f},
-                       {DType::bf16, 3});
+    CscMemory memory(Bucket::single(0, "w", count), grid, {Accumulate::nesterov, 0.9f},
+                     {DType::bf16, 3});
     std::vector<double> sums;
     for (std::uint64_t step = 0; step < 3; ++step) {
       memory.take_in(gradient(Shape::heavy, count, step), grid.chunk, sums);

@@ -1,4 +1,4 @@
-// chunk_bench.cc: the ladder of the chunk pass (gradient into memory, L1 norm per chunk): plain
+// csc_bench.cc: the ladder of the chunk pass (gradient into memory, L1 norm per chunk): plain
 // reference, each instruction set of this machine, and the streaming floor, over one bucket.
 // SPDX-License-Identifier: Apache-2.0
 #include <benchmark/benchmark.h>
@@ -9,7 +9,7 @@
 
 #include "bench/stream.h"
 #include "thinwire/core/random.h"
-#include "thinwire/kernels/chunk.h"
+#include "thinwire/kernels/csc.h"
 #include "thinwire/kernels/target.h"
 
 namespace {
@@ -25,11 +25,11 @@ struct Arrays {
   std::vector<float> g, u, v;
 };
 
-using Pass = double (*)(const ChunkRule&, const float*, float*, float*, std::size_t);
+using Pass = double (*)(const CscRule&, const float*, float*, float*, std::size_t);
 
 void run_pass(benchmark::State& state, Pass pass, Accumulate accumulate) {
   Arrays arrays(static_cast<std::size_t>(state.range(0)));
-  const ChunkRule rule{accumulate, 0.9f};
+  const CscRule rule{accumulate, 0.9f};
   for (auto _ : state) {
     for (std::size_t at = 0; at < arrays.g.size(); at += chunk) {
       const std::size_t count = std::min(chunk, arrays.g.size() - at);
@@ -54,13 +54,13 @@ void sizes(benchmark::internal::Benchmark* bench) { bench->Arg(2048)->Arg(1 << 2
 
 void add_ladder(const std::string& name, Accumulate accumulate) {
   sizes(benchmark::RegisterBenchmark((name + "/reference").c_str(), [=](benchmark::State& state) {
-    run_pass(state, chunk_pass_reference, accumulate);
+    run_pass(state, csc_pass_reference, accumulate);
   }));
   for (const std::string& target : kernel_targets()) {
     if (target == "reference") continue;
     sizes(benchmark::RegisterBenchmark((name + "/" + target).c_str(), [=](benchmark::State& state) {
       force_kernel_target(target);
-      run_pass(state, chunk_pass, accumulate);
+      run_pass(state, csc_pass, accumulate);
       force_kernel_target("");
     }));
   }

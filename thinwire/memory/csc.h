@@ -1,4 +1,4 @@
-// chunks.h: a bucket's memory for schemes that send whole chunks through a sum: momentum u and
+// csc.h: a bucket's memory for schemes that send whole chunks through a sum: momentum u and
 // residual v. What was sent is not cleared at once but when the next gradient is taken in, chunk by
 // chunk, while it is in the cache anyway: that costs no pass of its own, and until then undo() has
 // nothing to copy back.
@@ -11,8 +11,8 @@
 
 #include "thinwire/core/state.h"
 #include "thinwire/core/view.h"
-#include "thinwire/kernels/chunk.h"
-#include "thinwire/memory/chunk_grid.h"
+#include "thinwire/kernels/csc.h"
+#include "thinwire/memory/csc_grid.h"
 #include "thinwire/memory/summed.h"
 
 namespace thinwire {
@@ -26,10 +26,10 @@ enum class Velocity : std::uint8_t {
 // Whether all sums of take_in() are: all of the gradient was within the limit.
 bool all_finite(std::span<const double> sums);
 
-class ChunkMemory {
+class CscMemory {
  public:
-  ChunkMemory(const Bucket& bucket, const ChunkGrid& grid, const ChunkRule& rule,
-              const SummedValues& values);
+  CscMemory(const Bucket& bucket, const CscGrid& grid, const CscRule& rule,
+            const SummedValues& values);
 
   // Takes the gradient in, piece by piece (`piece`: elements, a multiple of the chunk). sums[i] is
   // the L1 norm of piece i of what is to be sent, infinite where an element of the gradient was
@@ -52,8 +52,8 @@ class ChunkMemory {
   void settle(std::size_t first_chunk, std::size_t end_chunk);
 
   Bucket bucket_;
-  ChunkGrid grid_;
-  ChunkRule rule_;
+  CscGrid grid_;
+  CscRule rule_;
   SummedValues values_;
   std::vector<float> u_, v_;  // empty where not needed
   std::vector<std::uint32_t> sent_;

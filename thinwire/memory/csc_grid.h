@@ -1,4 +1,4 @@
-// chunk_grid.h: a bucket cut into equal chunks (the last may be shorter), and chosen chunks of it
+// csc_grid.h: a bucket cut into equal chunks (the last may be shorter), and chosen chunks of it
 // lying side by side, as they travel. Since all workers choose the same chunks, no index travels
 // with them.
 // SPDX-License-Identifier: Apache-2.0
@@ -14,7 +14,7 @@ namespace thinwire {
 // Numbers of chunks, ascending.
 using Picks = std::span<const std::uint32_t>;
 
-struct ChunkGrid {
+struct CscGrid {
   std::size_t elements = 0;
   std::size_t chunk = 1;  // elements of each but the last
 

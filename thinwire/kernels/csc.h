@@ -1,4 +1,4 @@
-// chunk.h: takes a gradient into memory and measures the result, in one sweep: the pass of schemes
+// csc.h: takes a gradient into memory and measures the result, in one sweep: the pass of schemes
 // that choose whole chunks by their L1 norm. Per element, all products and sums rounded singly:
 //
 //     none       v' = g                        u and v are not touched
@@ -21,7 +21,7 @@
 
 namespace thinwire {
 
-struct ChunkRule {
+struct CscRule {
   Accumulate accumulate = Accumulate::momentum;
   float momentum = 0.9f;
 };
@@ -29,14 +29,14 @@ struct ChunkRule {
 // The sum of |v'| over `count` elements; infinite when some g is beyond the limit. Pointers need
 // no alignment; u and v may be null where `accumulate` does not touch
 // them.
-double chunk_pass(const ChunkRule& rule, const float* g, float* u, float* v, std::size_t count);
+double csc_pass(const CscRule& rule, const float* g, float* u, float* v, std::size_t count);
 
 // The same, one element after the other. Same bits.
-double chunk_pass_reference(const ChunkRule& rule, const float* g, float* u, float* v,
-                            std::size_t count);
+double csc_pass_reference(const CscRule& rule, const float* g, float* u, float* v,
+                          std::size_t count);
 
 // The step that both share: elements into the sixteen sums, starting at sum 0.
-void add_chunk(const ChunkRule& rule, const float* g, float* u, float* v, std::size_t count,
-               double* sums);
+void csc_add(const CscRule& rule, const float* g, float* u, float* v, std::size_t count,
+             double* sums);
 
 }  // namespace thinwire

@@ -1,19 +1,19 @@
-// chunk_grid.cc: chunks out of a bucket and back.
+// csc_grid.cc: chunks out of a bucket and back.
 // SPDX-License-Identifier: Apache-2.0
-#include "thinwire/memory/chunk_grid.h"
+#include "thinwire/memory/csc_grid.h"
 
 #include <cmath>
 
 namespace thinwire {
 
-std::size_t ChunkGrid::share(double density) const {
+std::size_t CscGrid::share(double density) const {
   const std::size_t chunks = count();
   if (chunks == 0) return 0;
   const auto wanted = static_cast<std::size_t>(std::llround(density * static_cast<double>(chunks)));
   return std::clamp<std::size_t>(wanted, 1, chunks);
 }
 
-void ChunkGrid::gather(const float* from, Picks picks, float* out) const {
+void CscGrid::gather(const float* from, Picks picks, float* out) const {
   float* const end = out + packed(picks.size());
   if (chunk == 1) {  // single elements are worth a loop without calls
     for (const std::uint32_t pick : picks) *out++ = from[pick];
@@ -23,7 +23,7 @@ void ChunkGrid::gather(const float* from, Picks picks, float* out) const {
   std::fill(out, end, 0.0f);
 }
 
-void ChunkGrid::scatter(const float* packed, Picks picks, float* to) const {
+void CscGrid::scatter(const float* packed, Picks picks, float* to) const {
   std::size_t done = 0;  // elements of `to` that are written
   for (const std::uint32_t pick : picks) {
     const std::size_t at = first(pick), length = size(pick);

@@ -1,6 +1,6 @@
-// chunks.cc: the sweep over a bucket by threads, and chunks taken out of it.
+// csc.cc: the sweep over a bucket by threads, and chunks taken out of it.
 // SPDX-License-Identifier: Apache-2.0
-#include "thinwire/memory/chunks.h"
+#include "thinwire/memory/csc.h"
 
 #include <algorithm>
 #include <cmath>
@@ -23,17 +23,17 @@ bool all_finite(std::span<const double> sums) {
   return std::all_of(sums.begin(), sums.end(), [](double sum) { return std::isfinite(sum); });
 }
 
-ChunkMemory::ChunkMemory(const Bucket& bucket, const ChunkGrid& grid, const ChunkRule& rule,
-                         const SummedValues& values)
+CscMemory::CscMemory(const Bucket& bucket, const CscGrid& grid, const CscRule& rule,
+                     const SummedValues& values)
     : bucket_(bucket), grid_(grid), rule_(rule), values_(values) {
   if (rule.accumulate != Accumulate::none) v_.resize(grid.elements);
   if (rule.accumulate == Accumulate::momentum || rule.accumulate == Accumulate::nesterov)
     u_.resize(grid.elements);
 }
 
-void ChunkMemory::take_in(std::span<const float> gradient, std::size_t piece,
-                          std::vector<double>& sums) {
-  const ChunkGrid pieces{grid_.elements, piece};
+void CscMemory::take_in(std::span<const float> gradient, std::size_t piece,
+                        std::vector<double>& sums) {
+  const CscGrid pieces{grid_.elements, piece};
   sums.resize(pieces.count());
   const std::size_t shares = std::clamp<std::size_t>(grid_.elements / least_per_thread, 1,
                                                      static_cast<std::size_t>(threads()));
@@ -42,14 +42,14 @@ void ChunkMemory::take_in(std::span<const float> gradient, std::size_t piece,
     for (std::size_t i = sums.size() * share / shares; i < end; ++i) {
       const std::size_t first = pieces.first(i), count = pieces.size(i);
       settle(first / grid_.chunk, (first + count + grid_.chunk - 1) / grid_.chunk);
-      sums[i] = chunk_pass(rule_, gradient.data() + first, at(u_, first), at(v_, first), count);
+      sums[i] = csc_pass(rule_, gradient.data() + first, at(u_, first), at(v_, first), count);
     }
   });
   sent_.clear();
 }
 
 // Leaves in the chunks of this range that were sent what is to stay in them.
-void ChunkMemory::settle(std::size_t first_chunk, std::size_t end_chunk) {
+void CscMemory::settle(std::size_t first_chunk, std::size_t end_chunk) {
   for (auto pick = std::lower_bound(sent_.begin(), sent_.end(), first_chunk);
        pick != sent_.end() && *pick < end_chunk; ++pick) {
     const std::size_t first = grid_.first(*pick), count = grid_.size(*pick);
@@ -59,7 +59,7 @@ void ChunkMemory::settle(std::size_t first_chunk, std::size_t end_chunk) {
   }
 }
 
-void ChunkMemory::send(Picks picks, Velocity velocity, Bytes out) {
+void CscMemory::send(Picks picks, Velocity velocity, Bytes out) {
   packed_.resize(grid_.packed(picks.size()));
   grid_.gather(v_.data(), picks, packed_.data());
   values_.write(packed_, out);
@@ -67,11 +67,11 @@ void ChunkMemory::send(Picks picks, Velocity velocity, Bytes out) {
   velocity_ = velocity;
 }
 
-void ChunkMemory::forget(std::span<const float> gradient) {
+void CscMemory::forget(std::span<const float> gradient) {
   take_out(rule_.accumulate, 1.0f, gradient.data(), nullptr, u_.data(), v_.data(), gradient.size());
 }
 
-void ChunkMemory::visit_state(StateVisitor& visitor) {
+void CscMemory::visit_state(StateVisitor& visitor) {
   settle(0, grid_.count());
   sent_.clear();
   if (!u_.empty()) visit_by_parameter(visitor, bucket_, "u", u_, Share::summed);
