@@ -15,12 +15,12 @@
 #include <limits>
 
 #include "thinwire/compress/basis.h"
-#include "thinwire/compress/low_rank.h"
+#include "thinwire/compress/powersgd_layout.h"
 #include "thinwire/compress/schemes.h"
 #include "thinwire/core/random.h"
 #include "thinwire/kernels/average.h"
 #include "thinwire/kernels/limit.h"
-#include "thinwire/kernels/low_rank.h"
+#include "thinwire/kernels/powersgd.h"
 
 namespace thinwire {
 namespace {
@@ -71,7 +71,7 @@ class PowerSgdCompressor final : public Compressor {
   int rounds() const override { return layout_.matrices.empty() ? 1 : 2; }
 
   Leg leg(std::uint64_t step, int round) const override {
-    const LowRankLayout& layout = at(step);
+    const PowerSgdLayout& layout = at(step);
     const std::size_t count = round == 0 ? layout.p + layout.plain_count : layout.q;
     return {Reduction::sum, DType::f32, count * sizeof(float)};
   }
@@ -91,7 +91,7 @@ class PowerSgdCompressor final : public Compressor {
 
   Status decode(const Turn& turn, const Inbox& inbox, TensorView average) override {
     require_f32_cpu(average, bucket_.elements(), who_);
-    const LowRankLayout& layout = at(turn.step);
+    const PowerSgdLayout& layout = at(turn.step);
     const auto* floats = reinterpret_cast<const float*>(inbox.data.data());
     const bool finite =
         turn.round == 0 ? receive_p(layout, floats) : receive_q(layout, floats, turn.step);
@@ -125,7 +125,7 @@ class PowerSgdCompressor final : public Compressor {
   }
 
  private:
-  const LowRankLayout& at(std::uint64_t step) const {
+  const PowerSgdLayout& at(std::uint64_t step) const {
     return step < settings_.warmup ? everything_ : layout_;
   }
 
@@ -142,7 +142,7 @@ class PowerSgdCompressor final : public Compressor {
   }
 
   // Round 0: the gradient into the error, P and what travels plainly into `out`.
-  bool take(const LowRankLayout& layout, std::uint64_t step, std::span<const float> gradient,
+  bool take(const PowerSgdLayout& layout, std::uint64_t step, std::span<const float> gradient,
             float* out) {
     std::atomic<bool> sound = true;
     if (given_ != &layout) settle();  // the warm-up has ended
@@ -155,7 +155,7 @@ class PowerSgdCompressor final : public Compressor {
           panel.rows = std::min(few, end - first);
           const std::size_t at = matrix.offset + first * matrix.cols;
           if (given_) settle(matrix, panel, first);
-          if (!low_rank_take(panel, gradient.data() + at, v_.data() + at, q_.data() + matrix.q,
+          if (!powersgd_take(panel, gradient.data() + at, v_.data() + at, q_.data() + matrix.q,
                              out + matrix.p + first * matrix.rank))
             sound = false;
         }
@@ -176,7 +176,7 @@ class PowerSgdCompressor final : public Compressor {
 
   // Takes what the last step sent out of these rows.
   void settle(const ThinMatrix& matrix, const Panel& panel, std::size_t first) {
-    low_rank_settle(panel, p_.data() + matrix.p + first * matrix.rank, kept_q() + matrix.q,
+    powersgd_settle(panel, p_.data() + matrix.p + first * matrix.rank, kept_q() + matrix.q,
                     v_.data() + matrix.offset + first * matrix.cols);
   }
 
@@ -192,7 +192,7 @@ class PowerSgdCompressor final : public Compressor {
   }
 
   // After round 0: the plain averages are known, P becomes a basis.
-  bool receive_p(const LowRankLayout& layout, const float* sum) {
+  bool receive_p(const PowerSgdLayout& layout, const float* sum) {
     const float share = 1.0f / static_cast<float>(site_.world);
     std::copy_n(sum, layout.p, p_.begin());
     plain_.assign(sum + layout.p, sum + layout.p + layout.plain_count);
@@ -208,7 +208,7 @@ class PowerSgdCompressor final : public Compressor {
   void project(float* out) {
     for (const ThinMatrix& matrix : layout_.matrices) {
       for_cols(matrix, [&](const Panel& panel, std::size_t first) {
-        low_rank_project(panel, v_.data() + matrix.offset + first, p_.data() + matrix.p,
+        powersgd_project(panel, v_.data() + matrix.offset + first, p_.data() + matrix.p,
                          out + matrix.q + first);
       });
     }
@@ -216,7 +216,7 @@ class PowerSgdCompressor final : public Compressor {
   }
 
   // After round 1: everybody's Q, and the next step's.
-  bool receive_q(const LowRankLayout& layout, const float* sum, std::uint64_t step) {
+  bool receive_q(const PowerSgdLayout& layout, const float* sum, std::uint64_t step) {
     std::copy_n(sum, layout.q, mean_q_.begin());
     if (!scale_finite(mean_q_.data(), layout.q, 1.0f / static_cast<float>(site_.world)))
       return false;
@@ -225,10 +225,10 @@ class PowerSgdCompressor final : public Compressor {
   }
 
   // The averages, when all rounds have arrived.
-  void give(const LowRankLayout& layout, std::span<float> average) {
+  void give(const PowerSgdLayout& layout, std::span<float> average) {
     for (const ThinMatrix& matrix : layout.matrices) {
       for_rows(matrix, [&](const Panel& panel, std::size_t first) {
-        low_rank_give(panel, p_.data() + matrix.p + first * matrix.rank, mean_q_.data() + matrix.q,
+        powersgd_give(panel, p_.data() + matrix.p + first * matrix.rank, mean_q_.data() + matrix.q,
                       average.data() + matrix.offset + first * matrix.cols);
       });
     }
@@ -257,14 +257,14 @@ class PowerSgdCompressor final : public Compressor {
   Settings settings_;
   Bucket bucket_;
   Site site_;
-  std::string who_;                    // for errors
-  LowRankLayout layout_, everything_;  // ... and that of the warm-up
+  std::string who_;                     // for errors
+  PowerSgdLayout layout_, everything_;  // ... and that of the warm-up
   std::vector<float> v_;       // M of the last step: the error, once what was sent is settled
   std::vector<float> p_, q_;   // q_: orthonormal, of this step until its end
   std::vector<float> next_q_;  // after the step's end: what q_ was
   std::vector<float> mean_q_, own_q_;
   std::vector<float> plain_;  // averages of plain elements, until the last round
-  const LowRankLayout* given_ =
+  const PowerSgdLayout* given_ =
       nullptr;         // v_ still holds what went out by this; q_ is the next step's
   bool sound_ = true;  // the last gradient was within the limit
 };
@@ -297,7 +297,7 @@ const Scheme& powersgd_scheme() {
       .bytes =
           [](const Options& options, const Bucket& bucket) {
             const Settings settings = read(options);
-            const LowRankLayout layout =
+            const PowerSgdLayout layout =
                 lay_out(bucket, settings.rank, settings.rate, settings.seed);
             return (layout.p + layout.plain_count + layout.q) * sizeof(float);
           },

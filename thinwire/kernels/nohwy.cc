@@ -7,9 +7,9 @@
 #include "thinwire/kernels/dgc.h"
 #include "thinwire/kernels/int8.h"
 #include "thinwire/kernels/limit.h"
-#include "thinwire/kernels/low_rank.h"
 #include "thinwire/kernels/natural.h"
 #include "thinwire/kernels/norm.h"
+#include "thinwire/kernels/powersgd.h"
 #include "thinwire/kernels/qsgd.h"
 #include "thinwire/kernels/sgd.h"
 #include "thinwire/kernels/sign.h"
@@ -72,20 +72,20 @@ bool all_within_limit(const float* x, std::size_t count) {
   return all_within_limit_reference(x, count);
 }
 
-bool low_rank_take(const Panel& panel, const float* g, float* e, const float* q, float* p) {
-  return low_rank_take_reference(panel, g, e, q, p);
+bool powersgd_take(const Panel& panel, const float* g, float* e, const float* q, float* p) {
+  return powersgd_take_reference(panel, g, e, q, p);
 }
 
-void low_rank_project(const Panel& panel, const float* e, const float* p, float* q) {
-  low_rank_project_reference(panel, e, p, q);
+void powersgd_project(const Panel& panel, const float* e, const float* p, float* q) {
+  powersgd_project_reference(panel, e, p, q);
 }
 
-void low_rank_give(const Panel& panel, const float* p, const float* q, float* average) {
-  low_rank_give_reference(panel, p, q, average);
+void powersgd_give(const Panel& panel, const float* p, const float* q, float* average) {
+  powersgd_give_reference(panel, p, q, average);
 }
 
-void low_rank_settle(const Panel& panel, const float* p, const float* q, float* e) {
-  low_rank_settle_reference(panel, p, q, e);
+void powersgd_settle(const Panel& panel, const float* p, const float* q, float* e) {
+  powersgd_settle_reference(panel, p, q, e);
 }
 
 bool natural_encode(const float* g, float* v, std::size_t count, DrawKey key, std::uint32_t first,

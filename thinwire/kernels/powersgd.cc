@@ -1,6 +1,6 @@
-// low_rank.cc: a matrix and its thin factors, one element after the other.
+// powersgd.cc: a matrix and its thin factors, one element after the other.
 // SPDX-License-Identifier: Apache-2.0
-#include "thinwire/kernels/low_rank.h"
+#include "thinwire/kernels/powersgd.h"
 
 #include "thinwire/kernels/limit.h"
 
@@ -31,7 +31,7 @@ float add_sixteen(const float* sums) {
   return level[0];
 }
 
-bool low_rank_take_reference(const Panel& panel, const float* g, float* e, const float* q,
+bool powersgd_take_reference(const Panel& panel, const float* g, float* e, const float* q,
                              float* p) {
   bool finite = true;
   for (std::size_t i = 0; i < panel.rows; ++i) {
@@ -50,7 +50,7 @@ bool low_rank_take_reference(const Panel& panel, const float* g, float* e, const
   return finite;
 }
 
-void low_rank_project_reference(const Panel& panel, const float* e, const float* p, float* q) {
+void powersgd_project_reference(const Panel& panel, const float* e, const float* p, float* q) {
   for (std::size_t k = 0; k < panel.rank; ++k) {
     for (std::size_t j = 0; j < panel.cols; ++j) {
       float sum = 0;
@@ -61,14 +61,14 @@ void low_rank_project_reference(const Panel& panel, const float* e, const float*
   }
 }
 
-void low_rank_give_reference(const Panel& panel, const float* p, const float* q, float* average) {
+void powersgd_give_reference(const Panel& panel, const float* p, const float* q, float* average) {
   for (std::size_t i = 0; i < panel.rows; ++i) {
     for (std::size_t j = 0; j < panel.cols; ++j)
       average[i * panel.stride + j] = element(panel, p + i * panel.rank, q, j);
   }
 }
 
-void low_rank_settle_reference(const Panel& panel, const float* p, const float* q, float* e) {
+void powersgd_settle_reference(const Panel& panel, const float* p, const float* q, float* e) {
   for (std::size_t i = 0; i < panel.rows; ++i) {
     for (std::size_t j = 0; j < panel.cols; ++j)
       e[i * panel.stride + j] -= element(panel, p + i * panel.rank, q, j);

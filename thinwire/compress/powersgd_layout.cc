@@ -1,6 +1,6 @@
-// low_rank.cc: what travels as factors.
+// powersgd_layout.cc: what travels as factors.
 // SPDX-License-Identifier: Apache-2.0
-#include "thinwire/compress/low_rank.h"
+#include "thinwire/compress/powersgd_layout.h"
 
 #include "thinwire/compress/matrix.h"
 #include "thinwire/core/crc32c.h"
@@ -8,8 +8,8 @@
 
 namespace thinwire {
 
-LowRankLayout lay_out(const Bucket& bucket, std::size_t rank, double rate, std::uint64_t seed) {
-  LowRankLayout all;
+PowerSgdLayout lay_out(const Bucket& bucket, std::size_t rank, double rate, std::uint64_t seed) {
+  PowerSgdLayout all;
   for (const Parameter& parameter : bucket.parameters) {
     const auto [rows, cols] = matrix_shape(parameter);
     const std::size_t columns = std::min({rank, rows, cols});

@@ -1,4 +1,4 @@
-// low_rank_bench.cc: the ladder of PowerSGD's three passes: plain reference, each instruction set
+// powersgd_bench.cc: the ladder of PowerSGD's three passes: plain reference, each instruction set
 // of this machine, and the streaming floor, over square matrices and a wide one.
 // SPDX-License-Identifier: Apache-2.0
 #include <benchmark/benchmark.h>
@@ -8,7 +8,7 @@
 
 #include "bench/stream.h"
 #include "thinwire/core/random.h"
-#include "thinwire/kernels/low_rank.h"
+#include "thinwire/kernels/powersgd.h"
 #include "thinwire/kernels/target.h"
 
 namespace {
@@ -32,13 +32,13 @@ struct Arrays {
 };
 
 struct Passes {
-  decltype(&low_rank_take) take;
-  decltype(&low_rank_project) project;
-  decltype(&low_rank_give) give, settle;
+  decltype(&powersgd_take) take;
+  decltype(&powersgd_project) project;
+  decltype(&powersgd_give) give, settle;
 };
-constexpr Passes fast{low_rank_take, low_rank_project, low_rank_give, low_rank_settle};
-constexpr Passes plain{low_rank_take_reference, low_rank_project_reference, low_rank_give_reference,
-                       low_rank_settle_reference};
+constexpr Passes fast{powersgd_take, powersgd_project, powersgd_give, powersgd_settle};
+constexpr Passes plain{powersgd_take_reference, powersgd_project_reference, powersgd_give_reference,
+                       powersgd_settle_reference};
 
 // One step of a matrix. Factors are small, so that they neither grow nor vanish over the repeats.
 void run_step(benchmark::State& state, const Passes& passes) {

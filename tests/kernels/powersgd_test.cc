@@ -1,7 +1,7 @@
-// low_rank_test.cc: the passes over a matrix and its thin factors: their values, and one order of
+// powersgd_test.cc: the passes over a matrix and its thin factors: their values, and one order of
 // additions on every vector width.
 // SPDX-License-Identifier: Apache-2.0
-#include "thinwire/kernels/low_rank.h"
+#include "thinwire/kernels/powersgd.h"
 
 #include "tests/kernels/kernel_testing.h"
 #include "thinwire/kernels/limit.h"
@@ -48,9 +48,9 @@ TEST_P(LowRank, TakeEqualsReference) {
       const std::vector<float> blank(panel.rows * panel.rank);
       Guarded<float> fast(before, 3 - offset), slow(before, 3 - offset);
       Guarded<float> fast_p(blank, offset), slow_p(blank, offset);
-      const bool finite = low_rank_take(panel, g.data(), fast.data(), q.data(), fast_p.data());
+      const bool finite = powersgd_take(panel, g.data(), fast.data(), q.data(), fast_p.data());
       ASSERT_EQ(finite,
-                low_rank_take_reference(panel, g.data(), slow.data(), q.data(), slow_p.data()));
+                powersgd_take_reference(panel, g.data(), slow.data(), q.data(), slow_p.data()));
       ASSERT_TRUE(same_bits(fast.view(), slow.view()) && fast.intact());
       ASSERT_TRUE(fast_p.intact());
       for (std::size_t i = 0; i < blank.size(); ++i) {
@@ -70,8 +70,8 @@ TEST_P(LowRank, ProjectEqualsReference) {
       const auto p = make_content(Content::normal, 2, panel.rows * panel.rank);
       const auto before = matrix(panel, panel.rank, Content::normal, 3);
       Guarded<float> fast(before, 3 - offset), slow(before, 3 - offset);
-      low_rank_project(panel, e.data(), p.data(), fast.data());
-      low_rank_project_reference(panel, e.data(), p.data(), slow.data());
+      powersgd_project(panel, e.data(), p.data(), fast.data());
+      powersgd_project_reference(panel, e.data(), p.data(), slow.data());
       ASSERT_TRUE(same_bits(fast.view(), slow.view()) && fast.intact());
     });
   }
@@ -85,11 +85,11 @@ TEST_P(LowRank, GiveEqualsReference) {
       const auto q = matrix(panel, panel.rank, content, 3);
       Guarded<float> fast(before, offset), slow(before, offset);
       Guarded<float> fast_mean(before, 3 - offset), slow_mean(before, 3 - offset);
-      low_rank_give(panel, p.data(), q.data(), fast_mean.data());
-      low_rank_give_reference(panel, p.data(), q.data(), slow_mean.data());
+      powersgd_give(panel, p.data(), q.data(), fast_mean.data());
+      powersgd_give_reference(panel, p.data(), q.data(), slow_mean.data());
       ASSERT_TRUE(same_bits(fast_mean.view(), slow_mean.view()) && fast_mean.intact());
-      low_rank_settle(panel, p.data(), q.data(), fast.data());
-      low_rank_settle_reference(panel, p.data(), q.data(), slow.data());
+      powersgd_settle(panel, p.data(), q.data(), fast.data());
+      powersgd_settle_reference(panel, p.data(), q.data(), slow.data());
       ASSERT_TRUE(same_bits(fast.view(), slow.view()) && fast.intact());
     });
   }
@@ -103,11 +103,11 @@ TEST(LowRankValue, ProductsAreThose) {
   std::vector<float> e = make_content(Content::normal, 3, 9 * 37), p(9 * 3), back(3 * 37),
                      mean(9 * 37);
   const std::vector<float> before = e;
-  ASSERT_TRUE(low_rank_take(panel, g.data(), e.data(), q.data(), p.data()));
-  low_rank_project(panel, e.data(), p.data(), back.data());
+  ASSERT_TRUE(powersgd_take(panel, g.data(), e.data(), q.data(), p.data()));
+  powersgd_project(panel, e.data(), p.data(), back.data());
   const std::vector<float> taken = e;
-  low_rank_give(panel, p.data(), back.data(), mean.data());
-  low_rank_settle(panel, p.data(), back.data(), e.data());
+  powersgd_give(panel, p.data(), back.data(), mean.data());
+  powersgd_settle(panel, p.data(), back.data(), e.data());
   for (std::size_t i = 0; i < 9; ++i) {
     for (std::size_t k = 0; k < 3; ++k) {
       double product = 0;
@@ -135,7 +135,7 @@ TEST(LowRankValue, NonFiniteElementsStayOutside) {
     const float bad[] = {std::numeric_limits<float>::infinity(),
                          std::numeric_limits<float>::quiet_NaN(), -2 * gradient_limit};
     g[at] = bad[at % 3];
-    ASSERT_FALSE(low_rank_take(panel, g.data(), e.data(), q.data(), p.data()));
+    ASSERT_FALSE(powersgd_take(panel, g.data(), e.data(), q.data(), p.data()));
     for (std::size_t i = 0; i < 80; ++i) ASSERT_EQ(e[i], i == at ? 2.0f : 3.0f);
   }
 }

@@ -1,4 +1,4 @@
-// low_rank.h: which parameters of a bucket travel as two thin factors, and where these lie; how the
+// powersgd_layout.h: which parameters of a bucket travel as two thin factors, and where these lie; how the
 // work on a matrix is cut into pieces for threads.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -10,7 +10,7 @@
 
 #include "thinwire/core/parallel.h"
 #include "thinwire/core/view.h"
-#include "thinwire/kernels/low_rank.h"
+#include "thinwire/kernels/powersgd.h"
 
 namespace thinwire {
 
@@ -28,7 +28,7 @@ struct PlainPart {
   std::size_t offset = 0, count = 0;
 };
 
-struct LowRankLayout {
+struct PowerSgdLayout {
   std::vector<ThinMatrix> matrices;
   std::vector<PlainPart> plain;
   std::size_t p = 0, q = 0, plain_count = 0;  // floats of each kind
@@ -36,7 +36,7 @@ struct LowRankLayout {
 
 // A matrix travels as factors of `rank` columns (fewer where it has fewer itself) when they have
 // less than 1 / rate of its elements.
-LowRankLayout lay_out(const Bucket& bucket, std::size_t rank, double rate, std::uint64_t seed);
+PowerSgdLayout lay_out(const Bucket& bucket, std::size_t rank, double rate, std::uint64_t seed);
 
 // Calls body(panel, first row): pieces for passes in which a row's results are its own.
 template <typename Body>

@@ -1,11 +1,11 @@
-// low_rank_hwy.cc: a matrix and its thin factors with the widest vectors of the machine. Factors go
+// powersgd_hwy.cc: a matrix and its thin factors with the widest vectors of the machine. Factors go
 // in groups of four: their sums stay in registers, and E comes from the first-level cache from the
 // second group on.
 // SPDX-License-Identifier: Apache-2.0
-#include "thinwire/kernels/low_rank.h"
+#include "thinwire/kernels/powersgd.h"
 
 #undef HWY_TARGET_INCLUDE
-#define HWY_TARGET_INCLUDE "thinwire/kernels/low_rank_hwy.cc"
+#define HWY_TARGET_INCLUDE "thinwire/kernels/powersgd_hwy.cc"
 #include <hwy/foreach_target.h>
 // After foreach_target, as Highway wants it.
 #include <hwy/highway.h>
@@ -182,7 +182,7 @@ HWY_INLINE void GiveOrSettle(const Panel& panel, const float* p, const float* q,
     GiveRows<settling>(panel, panel.rank, whole, p, q, to);
   }
   const Panel rest{panel.rows, panel.cols - whole, panel.stride, panel.rank};
-  const auto reference = settling ? low_rank_settle_reference : low_rank_give_reference;
+  const auto reference = settling ? powersgd_settle_reference : powersgd_give_reference;
   reference(rest, p, q + whole, to + whole);
 }
 
@@ -206,19 +206,19 @@ HWY_EXPORT(Project);
 HWY_EXPORT(Give);
 HWY_EXPORT(Settle);
 
-bool low_rank_take(const Panel& panel, const float* g, float* e, const float* q, float* p) {
+bool powersgd_take(const Panel& panel, const float* g, float* e, const float* q, float* p) {
   return HWY_DYNAMIC_DISPATCH(Take)(panel, g, e, q, p);
 }
 
-void low_rank_project(const Panel& panel, const float* e, const float* p, float* q) {
+void powersgd_project(const Panel& panel, const float* e, const float* p, float* q) {
   HWY_DYNAMIC_DISPATCH(Project)(panel, e, p, q);
 }
 
-void low_rank_give(const Panel& panel, const float* p, const float* q, float* average) {
+void powersgd_give(const Panel& panel, const float* p, const float* q, float* average) {
   HWY_DYNAMIC_DISPATCH(Give)(panel, p, q, average);
 }
 
-void low_rank_settle(const Panel& panel, const float* p, const float* q, float* e) {
+void powersgd_settle(const Panel& panel, const float* p, const float* q, float* e) {
   HWY_DYNAMIC_DISPATCH(Settle)(panel, p, q, e);
 }
 

@@ -1,4 +1,4 @@
-// low_rank.h: a matrix and its thin factors: the passes of PowerSGD. E is row-major, the thin
+// powersgd.h: a matrix and its thin factors: the passes of PowerSGD. E is row-major, the thin
 // factor P lies row by row (rows x rank), the other one transposed (rank x columns), so that every
 // inner loop runs along memory. Orders of addition, the same on every vector width: a product of
 // rows adds column j to sum j % 16 and the sixteen sums as a tree; a product of columns adds row
@@ -20,23 +20,23 @@ struct Panel {
 
 // E += G where G is within the limit (limit.h; elsewhere E stays as it is), and P = E Q. True when
 // all of G is. 12 bytes of memory traffic per element.
-bool low_rank_take(const Panel& panel, const float* g, float* e, const float* q, float* p);
+bool powersgd_take(const Panel& panel, const float* g, float* e, const float* q, float* p);
 
 // Q^T = P^T E. 4 bytes per element.
-void low_rank_project(const Panel& panel, const float* e, const float* p, float* q);
+void powersgd_project(const Panel& panel, const float* e, const float* p, float* q);
 
 // average = P Q^T. 4 bytes per element.
-void low_rank_give(const Panel& panel, const float* p, const float* q, float* average);
+void powersgd_give(const Panel& panel, const float* p, const float* q, float* average);
 
 // E -= P Q^T, the same bits. 8 bytes per element, from a cache where take() follows.
-void low_rank_settle(const Panel& panel, const float* p, const float* q, float* e);
+void powersgd_settle(const Panel& panel, const float* p, const float* q, float* e);
 
 // The same, one element after the other. Same bits.
-bool low_rank_take_reference(const Panel& panel, const float* g, float* e, const float* q,
+bool powersgd_take_reference(const Panel& panel, const float* g, float* e, const float* q,
                              float* p);
-void low_rank_project_reference(const Panel& panel, const float* e, const float* p, float* q);
-void low_rank_give_reference(const Panel& panel, const float* p, const float* q, float* average);
-void low_rank_settle_reference(const Panel& panel, const float* p, const float* q, float* e);
+void powersgd_project_reference(const Panel& panel, const float* e, const float* p, float* q);
+void powersgd_give_reference(const Panel& panel, const float* p, const float* q, float* average);
+void powersgd_settle_reference(const Panel& panel, const float* p, const float* q, float* e);
 
 // Sixteen sums into one: the tree of the products of rows.
 float add_sixteen(const float* sums);
