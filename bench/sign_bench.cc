@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "bench/stream.h"
-#include "thinwire/compress/sign_codec.h"
+#include "thinwire/compress/sign.h"
 #include "thinwire/compress/threshold_codec.h"
 #include "thinwire/core/random.h"
 #include "thinwire/kernels/sign.h"

@@ -9,8 +9,8 @@
 namespace thinwire {
 namespace {
 
-class LowRank : public EachTarget {};
-THINWIRE_EACH_TARGET(LowRank);
+class PowerSgd : public EachTarget {};
+THINWIRE_EACH_TARGET(PowerSgd);
 
 constexpr std::size_t row_counts[] = {1, 2, 7, 8, 9, 17};
 constexpr std::size_t col_counts[] = {1, 3, 15, 16, 17, 33, 64, 100, 515};
@@ -38,7 +38,7 @@ std::vector<float> matrix(const Panel& panel, std::size_t rows, Content content,
   return make_content(content, seed, (rows - 1) * panel.stride + panel.cols);
 }
 
-TEST_P(LowRank, TakeEqualsReference) {
+TEST_P(PowerSgd, TakeEqualsReference) {
   for (const Content content : all_contents) {
     SCOPED_TRACE(static_cast<int>(content));
     for_all_panels([&](const Panel& panel, std::size_t offset) {
@@ -63,7 +63,7 @@ TEST_P(LowRank, TakeEqualsReference) {
   }
 }
 
-TEST_P(LowRank, ProjectEqualsReference) {
+TEST_P(PowerSgd, ProjectEqualsReference) {
   for (const Content content : {Content::normal, Content::zeros, Content::denormals}) {
     for_all_panels([&](const Panel& panel, std::size_t offset) {
       Guarded<float> e(matrix(panel, panel.rows, content, 1), offset);
@@ -77,7 +77,7 @@ TEST_P(LowRank, ProjectEqualsReference) {
   }
 }
 
-TEST_P(LowRank, GiveEqualsReference) {
+TEST_P(PowerSgd, GiveEqualsReference) {
   for (const Content content : {Content::normal, Content::zeros, Content::denormals}) {
     for_all_panels([&](const Panel& panel, std::size_t offset) {
       const auto before = matrix(panel, panel.rows, content, 1);
@@ -96,7 +96,7 @@ TEST_P(LowRank, GiveEqualsReference) {
 }
 
 // Against the definition, in double.
-TEST(LowRankValue, ProductsAreThose) {
+TEST(PowerSgdValue, ProductsAreThose) {
   const Panel panel{9, 37, 37, 3};
   const auto g = make_content(Content::normal, 1, 9 * 37),
              q = make_content(Content::normal, 2, 3 * 37);
@@ -128,7 +128,7 @@ TEST(LowRankValue, ProductsAreThose) {
 }
 
 // What is beyond the limit never enters E, and the rest of the row does.
-TEST(LowRankValue, NonFiniteElementsStayOutside) {
+TEST(PowerSgdValue, NonFiniteElementsStayOutside) {
   const Panel panel{2, 40, 40, 2};
   for (std::size_t at = 0; at < 80; ++at) {
     std::vector<float> g(80, 1.0f), e(80, 2.0f), q(80, 1.0f), p(4);

@@ -3,7 +3,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "thinwire/compress/coded.h"
 #include "thinwire/compress/schemes.h"
-#include "thinwire/compress/sign_codec.h"
+#include "thinwire/compress/sign.h"
 #include "thinwire/wire/block.h"
 
 namespace thinwire {

@@ -1,7 +1,7 @@
-// sign_codec_test.cc: onebit and efsign against their definitions in double precision, their groups,
+// sign_test.cc: onebit and efsign against their definitions in double precision, their groups,
 // and payloads that a decoder must refuse.
 // SPDX-License-Identifier: Apache-2.0
-#include "thinwire/compress/sign_codec.h"
+#include "thinwire/compress/sign.h"
 
 #include <gtest/gtest.h>
 

@@ -1,6 +1,6 @@
-// sign_codec.cc: two reads of a group, of which the second comes from a cache where the group fits.
+// sign.cc: two reads of a group, of which the second comes from a cache where the group fits.
 // SPDX-License-Identifier: Apache-2.0
-#include "thinwire/compress/sign_codec.h"
+#include "thinwire/compress/sign.h"
 
 #include <algorithm>
 #include <bit>

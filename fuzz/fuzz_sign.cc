@@ -1,11 +1,11 @@
-// fuzz_signs.cc: a payload of signs that decodes is what an encoder writes for what it says.
+// fuzz_sign.cc: a payload of signs that decodes is what an encoder writes for what it says.
 // SPDX-License-Identifier: Apache-2.0
 #include <algorithm>
 #include <cmath>
 #include <vector>
 
 #include "fuzz/fuzz.h"
-#include "thinwire/compress/sign_codec.h"
+#include "thinwire/compress/sign.h"
 
 // Input: u8 levels, u8 elements, u8 longest group, then the payload.
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {

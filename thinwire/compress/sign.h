@@ -1,4 +1,4 @@
-// sign_codec.h: a bit per element, and what the bits of a group stand for: the codec of onebit and
+// sign.h: a bit per element, and what the bits of a group stand for: the codec of onebit and
 // efsign. With x = g + r, the payload is the levels of all groups (f32), then each group's bits
 // (1: x < 0), every group from a byte of its own.
 //

@@ -1,4 +1,4 @@
-// fuzz_quanta.cc: decoding a threshold payload never over-reads, and what decodes is quanta: every
+// fuzz_threshold.cc: decoding a threshold payload never over-reads, and what decodes is quanta: every
 // element +tau, -tau or nothing.
 // SPDX-License-Identifier: Apache-2.0
 #include <cmath>
