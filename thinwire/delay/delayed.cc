@@ -68,8 +68,8 @@ DelayedAverage::DelayedAverage(Group& group, const std::vector<Bucket>& buckets,
   plain.share = plain.pace = plain.clip = plain.rate = 0;
   for (std::size_t b = 0; b < moments.size(); ++b)
     ledgers_.emplace_back(plain, buckets_[buckets.size() + b], moments[b], group.size());
-  rounds_ =
-      std::make_unique<Rounds>(group, buckets_, config, options.rounds_in_flight(), options.book_b);
+  pipeline_ = std::make_unique<Pipeline>(group, buckets_, config, options.rounds_in_flight(),
+                                         options.book_b);
 }
 
 void DelayedAverage::correct(const Arrays& gradients) {
@@ -117,7 +117,7 @@ void DelayedAverage::close_round(bool take_part) {
   Message message = room();
   for (std::size_t b = 0; b < ledgers_.size(); ++b) ledgers_[b].close(message[b], take_part);
   for (std::size_t b = 0; b < published_.size(); ++b) published_[b].close(message[b]);
-  rounds_->start(std::move(message), digests(), step_);
+  pipeline_->start(std::move(message), digests(), step_);
   closed_.push_back({step_, step_ - opened_});
   opened_ = step_;
 }
@@ -138,7 +138,7 @@ void DelayedAverage::take_in_due(const Arrays& gradients) {
 }
 
 void DelayedAverage::take_in(const Arrays& gradients) {
-  Round round = rounds_->take();
+  Round round = pipeline_->take();
   const Closed closed = closed_.front();
   closed_.pop_front();
   std::vector<Ledger::Due> due;
@@ -183,7 +183,7 @@ void DelayedAverage::measure(double seconds) {
   const std::chrono::duration<double> time = std::chrono::steady_clock::now() - first_step_;
   const double per_step = time.count() / static_cast<double>(steps_here_ > 1 ? steps_here_ - 1 : 1);
   float steps[] = {static_cast<float>(std::ceil(slowest_ / std::max(per_step, 1e-9)) + 1)};
-  const auto lock = rounds_->hold();
+  const auto lock = pipeline_->hold();
   group_.all_reduce(std::as_writable_bytes(std::span(steps)), DType::f32, ReduceOp::max, {}).wait();
   delay_ = std::min(options_.delay, static_cast<std::uint64_t>(steps[0]));
 }
@@ -220,7 +220,7 @@ void DelayedAverage::visit_state(StateVisitor& visitor) {
   }
   for (Ledger& ledger : ledgers_) ledger.visit_state(visitor);
   for (Published& books : published_) books.visit_state(visitor);
-  rounds_->visit_state(visitor);
+  pipeline_->visit_state(visitor);
 }
 
 }  // namespace thinwire

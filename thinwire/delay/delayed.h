@@ -29,8 +29,8 @@
 #include "thinwire/core/view.h"
 #include "thinwire/delay/ledger.h"
 #include "thinwire/delay/options.h"
+#include "thinwire/delay/pipeline.h"
 #include "thinwire/delay/published.h"
-#include "thinwire/delay/rounds.h"
 
 namespace thinwire {
 
@@ -65,19 +65,19 @@ class DelayedAverage {
 
   // Waits until everything under way has arrived. It is still taken in when it is due. At the same
   // step on all ranks.
-  void await_arrivals() { rounds_->await_arrivals(); }
+  void await_arrivals() { pipeline_->await_arrivals(); }
 
   std::span<float> anchor(std::size_t bucket);
   // Swaps weights and anchor, to evaluate the anchor; again, to go on.
   void swap_anchor();
   // The group for the caller's own collectives, at the same step on all ranks.
-  std::unique_lock<std::mutex> hold() { return rounds_->hold(); }
+  std::unique_lock<std::mutex> hold() { return pipeline_->hold(); }
 
   std::uint64_t delay() const { return delay_; }  // the measured one, once it is known
   std::uint64_t steps() const { return step_; }   // in all, those before a loaded state too
   std::uint64_t in_flight() const { return closed_.size(); }
-  Report report() const { return rounds_->report(); }
-  void observe(Observer observer) { rounds_->observe(std::move(observer)); }
+  Report report() const { return pipeline_->report(); }
+  void observe(Observer observer) { pipeline_->observe(std::move(observer)); }
   // Exact: messages under way are waited for, and belong to the state.
   void visit_state(StateVisitor& visitor);
 
@@ -102,7 +102,7 @@ class DelayedAverage {
   Replay replay_;
   std::vector<Ledger> ledgers_;  // of the weights, then of the moments
   std::vector<Published> published_;
-  std::unique_ptr<Rounds> rounds_;
+  std::unique_ptr<Pipeline> pipeline_;
   std::uint64_t delay_ = 0, step_ = 0, opened_ = 0, closed_rounds_ = 0;
   struct Closed {
     std::uint64_t at = 0, steps = 0;  // after how many steps in all, with how many of its own

@@ -1,7 +1,7 @@
-// rounds_test.cc: messages in the background: how many, in which order, what is counted, and ranks
+// pipeline_test.cc: messages in the background: how many, in which order, what is counted, and ranks
 // that were set up otherwise; the numbers that delayed averaging chooses by itself.
 // SPDX-License-Identifier: Apache-2.0
-#include "thinwire/delay/rounds.h"
+#include "thinwire/delay/pipeline.h"
 
 #include <gtest/gtest.h>
 
@@ -23,15 +23,15 @@ Message message_of(float value) {
   return {std::vector<float>(40, value), std::vector<float>(8, value)};
 }
 
-TEST(Rounds, AnotherSetUpIsNamed) {
+TEST(Pipeline, AnotherSetUpIsNamed) {
   const auto text = [](const char* scheme, std::size_t depth, std::size_t count) {
     std::string seen;
     run_local(2, [&](Group& group) {
       const bool odd = group.rank() == 1;
       const std::string found = error_of([&] {
         const std::vector<Bucket> buckets = {Bucket::single(0, "a", odd ? count : 40)};
-        Rounds rounds(group, buckets, Config::parse(odd ? scheme : "dense"), odd ? depth : 2,
-                      false);
+        Pipeline rounds(group, buckets, Config::parse(odd ? scheme : "dense"), odd ? depth : 2,
+                        false);
       });
       if (group.rank() == 0) seen = found;
     });
@@ -43,9 +43,9 @@ TEST(Rounds, AnotherSetUpIsNamed) {
   EXPECT_NE(text("dense", 2, 41).find("rank 1 was set up otherwise"), std::string::npos);
 }
 
-TEST(Rounds, HoldsAsManyAsItsDepth) {
+TEST(Pipeline, HoldsAsManyAsItsDepth) {
   run_local(2, [](Group& group) {
-    Rounds rounds(group, two, Config::parse("dense"), 2, false);
+    Pipeline rounds(group, two, Config::parse("dense"), 2, false);
     EXPECT_FALSE(rounds.ready());
     EXPECT_NE(error_of([&] { rounds.take(); }).find("without a round"), std::string::npos);
     EXPECT_NE(error_of([&] { rounds.start({}, {}); }).find("2 buckets, got 0"), std::string::npos);
@@ -71,9 +71,9 @@ TEST(Rounds, HoldsAsManyAsItsDepth) {
   });
 }
 
-TEST(Rounds, ObserverSeesEveryStageOfEveryRound) {
+TEST(Pipeline, ObserverSeesEveryStageOfEveryRound) {
   run_local(2, [](Group& group) {
-    Rounds rounds(group, two, Config::parse("topk:density=0.5"), 1, false);
+    Pipeline rounds(group, two, Config::parse("topk:density=0.5"), 1, false);
     std::vector<Stage> seen;
     rounds.observe([&](const Stage& stage) { seen.push_back(stage); });
     for (int i = 0; i < 3; ++i) {

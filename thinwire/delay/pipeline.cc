@@ -1,6 +1,6 @@
-// rounds.cc: one thread that carries rounds of messages from encoding to their means.
+// pipeline.cc: one thread that carries rounds of messages from encoding to their means.
 // SPDX-License-Identifier: Apache-2.0
-#include "thinwire/delay/rounds.h"
+#include "thinwire/delay/pipeline.h"
 
 #include <algorithm>
 #include <cmath>
@@ -37,7 +37,7 @@ bool gathers(const Leg& leg) { return leg.reduction == Reduction::gather; }
 
 }  // namespace
 
-class Rounds::Engine {
+class Pipeline::Engine {
  public:
   Engine(Group& group, const std::vector<Bucket>& buckets, const Config& config, std::size_t depth,
          bool own)
@@ -482,21 +482,21 @@ class Rounds::Engine {
   std::thread thread_;
 };
 
-Rounds::Rounds(Group& group, const std::vector<Bucket>& buckets, const Config& config,
-               std::size_t depth, bool own)
+Pipeline::Pipeline(Group& group, const std::vector<Bucket>& buckets, const Config& config,
+                   std::size_t depth, bool own)
     : engine_(std::make_unique<Engine>(group, buckets, config, depth, own)) {}
-Rounds::~Rounds() = default;
+Pipeline::~Pipeline() = default;
 
-void Rounds::start(Message message, std::vector<std::uint32_t> digests, std::uint64_t step) {
+void Pipeline::start(Message message, std::vector<std::uint32_t> digests, std::uint64_t step) {
   engine_->start(std::move(message), std::move(digests), step);
 }
-bool Rounds::ready() const { return engine_->ready(); }
-Round Rounds::take() { return engine_->take(); }
-std::size_t Rounds::in_flight() const { return engine_->in_flight(); }
-std::unique_lock<std::mutex> Rounds::hold() { return engine_->hold(); }
-void Rounds::await_arrivals() { engine_->await_arrivals(); }
-Report Rounds::report() const { return engine_->report(); }
-void Rounds::observe(Observer observer) { engine_->observe(std::move(observer)); }
-void Rounds::visit_state(StateVisitor& visitor) { engine_->visit_state(visitor); }
+bool Pipeline::ready() const { return engine_->ready(); }
+Round Pipeline::take() { return engine_->take(); }
+std::size_t Pipeline::in_flight() const { return engine_->in_flight(); }
+std::unique_lock<std::mutex> Pipeline::hold() { return engine_->hold(); }
+void Pipeline::await_arrivals() { engine_->await_arrivals(); }
+Report Pipeline::report() const { return engine_->report(); }
+void Pipeline::observe(Observer observer) { engine_->observe(std::move(observer)); }
+void Pipeline::visit_state(StateVisitor& visitor) { engine_->visit_state(visitor); }
 
 }  // namespace thinwire

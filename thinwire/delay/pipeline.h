@@ -1,4 +1,4 @@
-// rounds.h: carries the messages of delayed averaging in the background. Several rounds may be under
+// pipeline.h: carries the messages of delayed averaging in the background. Several rounds may be under
 // way at once; they start, and arrive, in one order on all ranks. A thread of its own encodes them,
 // issues the collectives, and decodes the oldest when it is there.
 // SPDX-License-Identifier: Apache-2.0
@@ -28,16 +28,16 @@ struct Round {
   double seconds = 0;  // from start() to arrival; 0: it comes from a loaded state
 };
 
-class Rounds {
+class Pipeline {
  public:
   // At most `depth` rounds are under way at once. `own`: hand back this worker's part too. Neither
   // for schemes that take rounds in turn (fit.h). The group must outlive this, and others may use it
   // under hold() only.
-  Rounds(Group& group, const std::vector<Bucket>& buckets, const Config& config, std::size_t depth,
-         bool own);
-  ~Rounds();
-  Rounds(const Rounds&) = delete;
-  Rounds& operator=(const Rounds&) = delete;
+  Pipeline(Group& group, const std::vector<Bucket>& buckets, const Config& config,
+           std::size_t depth, bool own);
+  ~Pipeline();
+  Pipeline(const Pipeline&) = delete;
+  Pipeline& operator=(const Pipeline&) = delete;
 
   // Hands a message over; returns at once. `digests`, of whatever must be the same on all ranks, one
   // per bucket or none, travel beside it: a difference is an error that names the rank and the
