@@ -25,11 +25,11 @@ struct Arrays {
   std::vector<float> g, u, v;
 };
 
-using Pass = double (*)(const CscRule&, const float*, float*, float*, std::size_t);
+using Pass = double (*)(const MemoryRule&, const float*, float*, float*, std::size_t);
 
 void run_pass(benchmark::State& state, Pass pass, Accumulate accumulate) {
   Arrays arrays(static_cast<std::size_t>(state.range(0)));
-  const CscRule rule{accumulate, 0.9f};
+  const MemoryRule rule{accumulate, 0.9f};
   for (auto _ : state) {
     for (std::size_t at = 0; at < arrays.g.size(); at += chunk) {
       const std::size_t count = std::min(chunk, arrays.g.size() - at);

@@ -22,7 +22,7 @@ TEST_P(Csc, FastEqualsReference) {
       Guarded<float> g(make_content(content, 1, size), offset);
       Guarded<float> u(make(2), (offset + 1) % 4), v(make(3), (offset + 2) % 4);
       Guarded<float> slow_u = u, slow_v = v;
-      const CscRule rule{kind, 0.9f};
+      const MemoryRule rule{kind, 0.9f};
       const double fast = csc_pass(rule, g.data(), u.data(), v.data(), size);
       const double slow = csc_pass_reference(rule, g.data(), slow_u.data(), slow_v.data(), size);
       ASSERT_EQ(std::isnan(fast), std::isnan(slow));

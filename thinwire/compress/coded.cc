@@ -8,26 +8,6 @@
 #include "thinwire/wire/block.h"
 
 namespace thinwire {
-namespace {
-
-constexpr std::string_view memory_names[] = {"none", "residual", "momentum"};
-
-}  // namespace
-
-std::vector<Option> memory_options(const std::string& fallback) {
-  return {
-      {"memory", fallback,
-       "none, residual (keeps what is not sent), or momentum (the same for the momentum, as dgc "
-       "does)"},
-      {"momentum", "0.9", "with memory=momentum: of the optimizer, which runs without its own"},
-      {"nesterov", "off", "with memory=momentum: Nesterov's form of it: on or off"},
-  };
-}
-
-MemorySettings read_memory_options(const Options& options) {
-  return {static_cast<Memory>(options.choice("memory", memory_names)),
-          static_cast<float>(options.number_from("momentum", 0, 1)), options.flag("nesterov")};
-}
 
 std::size_t read_block_size(const Options& options, const std::string& name) {
   const long size = options.integer(name, 64, 8192);
@@ -39,9 +19,9 @@ std::uint64_t read_seed(const Options& options) {
   return static_cast<std::uint64_t>(options.integer("seed", 0, (1L << 53) - 1));
 }
 
-CodedCompressor::CodedCompressor(std::uint8_t scheme, std::uint64_t seed,
-                                 const MemorySettings& memory, std::unique_ptr<Codec> codec,
-                                 const Bucket& bucket, const Site& site)
+CodedCompressor::CodedCompressor(std::uint8_t scheme, std::uint64_t seed, const MemoryRule& memory,
+                                 std::unique_ptr<Codec> codec, const Bucket& bucket,
+                                 const Site& site)
     : scheme_(scheme),
       seed_(seed),
       memory_(memory),
@@ -54,8 +34,8 @@ CodedCompressor::CodedCompressor(std::uint8_t scheme, std::uint64_t seed,
     fail(who_, ": ", bucket.elements(), " elements may take ", codec_->payload_bytes(),
          " bytes, a frame holds at most ", longest_block, "; use smaller buckets");
   if (!site.sends) return;
-  if (memory.kind != Memory::none) v_.resize(bucket.elements());
-  if (memory.kind == Memory::momentum) u_.resize(bucket.elements());
+  if (has_residual(memory.accumulate)) v_.resize(bucket.elements());
+  if (has_momentum(memory.accumulate)) u_.resize(bucket.elements());
 }
 
 Leg CodedCompressor::leg(std::uint64_t, int) const {
@@ -74,7 +54,7 @@ FrameHeader CodedCompressor::header(std::uint64_t step) const {
 // u = m u + g; the codec is fed u, or with Nesterov m u + g.
 std::span<const float> CodedCompressor::with_momentum(std::span<const float> gradient) {
   const float m = memory_.momentum;
-  if (!memory_.nesterov) {
+  if (memory_.accumulate == Accumulate::momentum) {
     for (std::size_t i = 0; i < gradient.size(); ++i) u_[i] = m * u_[i] + gradient[i];
     return u_;
   }
@@ -92,7 +72,7 @@ std::size_t CodedCompressor::encode(const Turn& turn, TensorView gradient, Bytes
   FrameHeader head = header(turn.step);
   sent_.clear();
   // What is beyond the limit enters the momentum and shows there: forget() clears it.
-  if (memory_.kind == Memory::momentum) fed = with_momentum(fed);
+  if (has_momentum(memory_.accumulate)) fed = with_momentum(fed);
   const Bytes payload = block_payload(out);
   const std::uint64_t seed = stream_seed(seed_, turn.step, bucket_.id, site_.rank);
   const Coded coded = codec_->encode(fed, v_, seed, payload);
@@ -148,9 +128,9 @@ void CodedCompressor::undo(const Turn&) {
 
 void CodedCompressor::forget(const Turn&, std::span<const float> gradient) {
   const std::vector<float> sent = take_sent();
-  const float* const fed = u_.empty()         ? gradient.data()
-                           : memory_.nesterov ? fed_.data()
-                                              : u_.data();
+  const float* const fed = u_.empty()                                   ? gradient.data()
+                           : memory_.accumulate == Accumulate::nesterov ? fed_.data()
+                                                                        : u_.data();
   if (!v_.empty())
     take_out(Accumulate::residual, 1.0f, fed, sent.data(), nullptr, v_.data(), v_.size());
   std::fill(u_.begin(), u_.end(), 0.0f);

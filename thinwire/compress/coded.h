@@ -13,22 +13,11 @@
 
 #include "thinwire/compress/codec.h"
 #include "thinwire/compress/compressor.h"
+#include "thinwire/compress/memory_options.h"
 #include "thinwire/core/options.h"
 #include "thinwire/wire/frame.h"
 
 namespace thinwire {
-
-enum class Memory : std::uint8_t { none, residual, momentum };
-
-struct MemorySettings {
-  Memory kind = Memory::residual;
-  float momentum = 0.9f;
-  bool nesterov = false;
-};
-
-// The options of it, with the scheme's own default ("none", "residual"), and how to read them.
-std::vector<Option> memory_options(const std::string& fallback);
-MemorySettings read_memory_options(const Options& options);
 
 // Options that quantisers share: elements of a block (a multiple of 64, up to 8192), and the seed of
 // the draws.
@@ -37,7 +26,7 @@ std::uint64_t read_seed(const Options& options);
 
 class CodedCompressor final : public Compressor {
  public:
-  CodedCompressor(std::uint8_t scheme, std::uint64_t seed, const MemorySettings& memory,
+  CodedCompressor(std::uint8_t scheme, std::uint64_t seed, const MemoryRule& memory,
                   std::unique_ptr<Codec> codec, const Bucket& bucket, const Site& site);
 
   Leg leg(std::uint64_t step, int round) const override;
@@ -56,7 +45,7 @@ class CodedCompressor final : public Compressor {
 
   std::uint8_t scheme_;
   std::uint64_t seed_;
-  MemorySettings memory_;
+  MemoryRule memory_;
   std::unique_ptr<Codec> codec_;
   Bucket bucket_;
   Site site_;

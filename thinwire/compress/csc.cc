@@ -15,6 +15,7 @@
 #include <functional>
 #include <limits>
 
+#include "thinwire/compress/memory_options.h"
 #include "thinwire/compress/schemes.h"
 #include "thinwire/memory/csc.h"
 
@@ -32,7 +33,7 @@ struct CscSettings {
   std::size_t chunk = 32768;
   bool previous = false;
   std::uint64_t warmup = 0;
-  CscRule rule;
+  MemoryRule rule;
   DType values = DType::f32;
 };
 
@@ -43,8 +44,7 @@ CscSettings read(const Options& options) {
   settings.previous = options.choice("select", select_names) == 1;
   settings.warmup =
       static_cast<std::uint64_t>(options.integer("warmup", 0, std::numeric_limits<int>::max()));
-  settings.rule = {options.flag("nesterov") ? Accumulate::nesterov : Accumulate::momentum,
-                   static_cast<float>(options.number_from("momentum", 0, 1))};
+  settings.rule = read_momentum_options(options);
   settings.values = static_cast<DType>(options.choice("values", value_names));
   return settings;
 }
@@ -189,6 +189,20 @@ class CscCompressor final : public Compressor {
   std::vector<float> received_;       // kept for its memory
 };
 
+std::vector<Option> options() {
+  std::vector<Option> all = {
+      {"density", "0.1", "fraction of the chunks sent, in (0, 1]"},
+      {"chunk", "32768",
+       "elements of a chunk; less in small buckets, which are cut into at least 64"},
+      {"select", "current",
+       "chunks by this step's norms (two rounds) or the previous step's (one round)"},
+      {"warmup", "0", "steps of dense training first, with plain momentum"},
+      {"values", "f32", "how chunks are summed: f32, f16 or bf16"},
+  };
+  for (const Option& option : momentum_options()) all.push_back(option);
+  return all;
+}
+
 std::size_t bytes_of(const Options& options, const Bucket& bucket) {
   const CscSettings settings = read(options);
   const CscGrid grid = grid_of(bucket.elements(), settings.chunk);
@@ -213,19 +227,7 @@ const Scheme& csc_scheme() {
       .feedback = true,
       .stochastic = false,
       .momentum = true,
-      .options =
-          {
-              {"density", "0.1", "fraction of the chunks sent, in (0, 1]"},
-              {"chunk", "32768",
-               "elements of a chunk; less in small buckets, which are cut into at least 64"},
-              {"select", "current",
-               "chunks by this step's norms (two rounds) or the previous step's (one round)"},
-              {"warmup", "0", "steps of dense training first, with plain momentum"},
-              {"values", "f32", "how chunks are summed: f32, f16 or bf16"},
-              {"momentum", "0.9",
-               "of the optimizer, which must then run without its own, in [0, 1)"},
-              {"nesterov", "off", "Nesterov's form of it: on or off"},
-          },
+      .options = options(),
       .variants = {"density=0.1,nesterov=on,chunk=7", "density=0.05,select=previous,chunk=32",
                    "density=0.1,select=previous,values=f16"},
       // After the warm-up.

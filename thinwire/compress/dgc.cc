@@ -1,6 +1,7 @@
 // dgc.cc: Deep Gradient Compression (Lin et al. 2018): momentum correction, local clipping, factor
 // masking, warm-up.
 // SPDX-License-Identifier: Apache-2.0
+#include "thinwire/compress/memory_options.h"
 #include "thinwire/compress/schemes.h"
 #include "thinwire/compress/sparse.h"
 
@@ -12,9 +13,7 @@ constexpr std::string_view norm_names[] = {"global", "bucket"};
 
 std::vector<Option> options() {
   std::vector<Option> all = sparse_options();
-  all.push_back(
-      {"momentum", "0.9", "of the optimizer, which must then run without its own, in [0, 1)"});
-  all.push_back({"nesterov", "off", "Nesterov's form of it: on or off"});
+  for (const Option& option : momentum_options()) all.push_back(option);
   all.push_back(
       {"mask", "on", "factor masking: what is sent loses its momentum; off is for comparison"});
   all.push_back(
@@ -29,12 +28,11 @@ std::unique_ptr<Compressor> make(const Options& options, const Bucket& bucket, c
   SparseSettings settings;
   settings.scheme = id;
   read_sparse_options(options, settings);
-  settings.memory.momentum = static_cast<float>(options.number_from("momentum", 0, 1));
-  settings.memory.accumulate =
-      options.flag("nesterov") ? Accumulate::nesterov : Accumulate::momentum;
-  settings.memory.mask = options.flag("mask");
+  const MemoryRule rule = read_momentum_options(options);
+  settings.memory.momentum = rule.momentum;
   // Without momentum u would only be the gradient again: plain gradient dropping needs none.
-  if (settings.memory.momentum == 0) settings.memory.accumulate = Accumulate::residual;
+  settings.memory.accumulate = rule.momentum == 0 ? Accumulate::residual : rule.accumulate;
+  settings.memory.mask = options.flag("mask");
   settings.clip = options.number_from("clip", 0, 1e30);
   settings.clip_global = options.choice("clip_norm", norm_names) == 0;
   return std::make_unique<SparseCompressor>(settings, bucket, site);

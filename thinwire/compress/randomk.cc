@@ -12,7 +12,7 @@
 #include <limits>
 #include <optional>
 
-#include "thinwire/compress/coded.h"
+#include "thinwire/compress/memory_options.h"
 #include "thinwire/compress/schemes.h"
 #include "thinwire/core/random.h"
 #include "thinwire/memory/csc.h"
@@ -27,7 +27,7 @@ struct RandomkSettings {
   double density = 0.25;
   std::size_t block = 1;
   std::uint64_t seed = 0;
-  CscRule rule;
+  MemoryRule rule;
 };
 
 RandomkSettings read(const Options& options) {
@@ -36,12 +36,7 @@ RandomkSettings read(const Options& options) {
   settings.block = static_cast<std::size_t>(options.integer("block", 1, 1L << 30));
   settings.seed =
       static_cast<std::uint64_t>(options.integer("seed", 0, std::numeric_limits<int>::max()));
-  const MemorySettings memory = read_memory_options(options);
-  settings.rule.momentum = memory.momentum;
-  settings.rule.accumulate = memory.kind == Memory::none       ? Accumulate::none
-                             : memory.kind == Memory::residual ? Accumulate::residual
-                             : memory.nesterov                 ? Accumulate::nesterov
-                                                               : Accumulate::momentum;
+  settings.rule = read_memory_options(options);
   return settings;
 }
 

@@ -9,7 +9,7 @@
 
 namespace thinwire {
 
-void csc_add(const CscRule& rule, const float* g, float* u, float* v, std::size_t count,
+void csc_add(const MemoryRule& rule, const float* g, float* u, float* v, std::size_t count,
              double* sums) {
   const bool has_v = rule.accumulate != Accumulate::none;
   const bool has_u = has_v && rule.accumulate != Accumulate::residual;
@@ -33,7 +33,7 @@ void csc_add(const CscRule& rule, const float* g, float* u, float* v, std::size_
   }
 }
 
-double csc_pass_reference(const CscRule& rule, const float* g, float* u, float* v,
+double csc_pass_reference(const MemoryRule& rule, const float* g, float* u, float* v,
                           std::size_t count) {
   double sums[16] = {};
   csc_add(rule, g, u, v, count, sums);

@@ -17,26 +17,21 @@
 
 #include <cstddef>
 
-#include "thinwire/kernels/dgc.h"
+#include "thinwire/kernels/limit.h"
 
 namespace thinwire {
-
-struct CscRule {
-  Accumulate accumulate = Accumulate::momentum;
-  float momentum = 0.9f;
-};
 
 // The sum of |v'| over `count` elements; infinite when some g is beyond the limit. Pointers need
 // no alignment; u and v may be null where `accumulate` does not touch
 // them.
-double csc_pass(const CscRule& rule, const float* g, float* u, float* v, std::size_t count);
+double csc_pass(const MemoryRule& rule, const float* g, float* u, float* v, std::size_t count);
 
 // The same, one element after the other. Same bits.
-double csc_pass_reference(const CscRule& rule, const float* g, float* u, float* v,
+double csc_pass_reference(const MemoryRule& rule, const float* g, float* u, float* v,
                           std::size_t count);
 
 // The step that both share: elements into the sixteen sums, starting at sum 0.
-void csc_add(const CscRule& rule, const float* g, float* u, float* v, std::size_t count,
+void csc_add(const MemoryRule& rule, const float* g, float* u, float* v, std::size_t count,
              double* sums);
 
 }  // namespace thinwire

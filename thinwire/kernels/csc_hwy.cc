@@ -54,7 +54,7 @@ HWY_INLINE V take_in(const float* HWY_RESTRICT g, float* HWY_RESTRICT u, float* 
 }
 
 template <Accumulate accumulate>
-double Pass(const CscRule& rule, const float* g, float* u, float* v, std::size_t count) {
+double Pass(const MemoryRule& rule, const float* g, float* u, float* v, std::size_t count) {
   const D d;
   const hn::Half<D> half;
   const hn::Repartition<double, D> wide;
@@ -84,13 +84,13 @@ double Pass(const CscRule& rule, const float* g, float* u, float* v, std::size_t
 #else
 
 template <Accumulate>
-double Pass(const CscRule& rule, const float* g, float* u, float* v, std::size_t count) {
+double Pass(const MemoryRule& rule, const float* g, float* u, float* v, std::size_t count) {
   return csc_pass_reference(rule, g, u, v, count);
 }
 
 #endif
 
-double CscPass(const CscRule& rule, const float* g, float* u, float* v, std::size_t count) {
+double CscPass(const MemoryRule& rule, const float* g, float* u, float* v, std::size_t count) {
   switch (rule.accumulate) {
     case Accumulate::none:
       return Pass<Accumulate::none>(rule, g, u, v, count);
@@ -113,7 +113,7 @@ namespace thinwire {
 
 HWY_EXPORT(CscPass);
 
-double csc_pass(const CscRule& rule, const float* g, float* u, float* v, std::size_t count) {
+double csc_pass(const MemoryRule& rule, const float* g, float* u, float* v, std::size_t count) {
   return HWY_DYNAMIC_DISPATCH(CscPass)(rule, g, u, v, count);
 }
 

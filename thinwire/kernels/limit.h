@@ -39,6 +39,17 @@ bool all_within_limit_reference(const float* x, std::size_t count);
 //     nesterov   u' = m*(u + d), v' = v + (u' + d)
 enum class Accumulate : std::uint8_t { none, residual, momentum, nesterov };
 
+constexpr bool has_residual(Accumulate kind) { return kind != Accumulate::none; }
+constexpr bool has_momentum(Accumulate kind) {
+  return kind == Accumulate::momentum || kind == Accumulate::nesterov;
+}
+
+// The memory of a scheme: its kind, and the momentum factor m.
+struct MemoryRule {
+  Accumulate accumulate = Accumulate::momentum;
+  float momentum = 0.9f;
+};
+
 // v += g where g is within the limit: the slow way, for groups that are not coded.
 void add_within_limit(const float* g, float* v, std::size_t count);
 

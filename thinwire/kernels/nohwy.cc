@@ -49,7 +49,7 @@ void add_bf16(std::uint16_t* into, const std::uint16_t* from, std::size_t count)
   add_bf16_reference(into, from, count);
 }
 
-double csc_pass(const CscRule& rule, const float* g, float* u, float* v, std::size_t count) {
+double csc_pass(const MemoryRule& rule, const float* g, float* u, float* v, std::size_t count) {
   return csc_pass_reference(rule, g, u, v, count);
 }
 

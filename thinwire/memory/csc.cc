@@ -23,12 +23,11 @@ bool all_finite(std::span<const double> sums) {
   return std::all_of(sums.begin(), sums.end(), [](double sum) { return std::isfinite(sum); });
 }
 
-CscMemory::CscMemory(const Bucket& bucket, const CscGrid& grid, const CscRule& rule,
+CscMemory::CscMemory(const Bucket& bucket, const CscGrid& grid, const MemoryRule& rule,
                      const SummedValues& values)
     : bucket_(bucket), grid_(grid), rule_(rule), values_(values) {
-  if (rule.accumulate != Accumulate::none) v_.resize(grid.elements);
-  if (rule.accumulate == Accumulate::momentum || rule.accumulate == Accumulate::nesterov)
-    u_.resize(grid.elements);
+  if (has_residual(rule.accumulate)) v_.resize(grid.elements);
+  if (has_momentum(rule.accumulate)) u_.resize(grid.elements);
 }
 
 void CscMemory::take_in(std::span<const float> gradient, std::size_t piece,

@@ -28,7 +28,7 @@ bool all_finite(std::span<const double> sums);
 
 class CscMemory {
  public:
-  CscMemory(const Bucket& bucket, const CscGrid& grid, const CscRule& rule,
+  CscMemory(const Bucket& bucket, const CscGrid& grid, const MemoryRule& rule,
             const SummedValues& values);
 
   // Takes the gradient in, piece by piece (`piece`: elements, a multiple of the chunk). sums[i] is
@@ -53,7 +53,7 @@ class CscMemory {
 
   Bucket bucket_;
   CscGrid grid_;
-  CscRule rule_;
+  MemoryRule rule_;
   SummedValues values_;
   std::vector<float> u_, v_;  // empty where not needed
   std::vector<std::uint32_t> sent_;

@@ -90,9 +90,8 @@ std::uint64_t nth_largest(std::vector<std::uint64_t>& keys, std::size_t rank) {
 DgcMemory::DgcMemory(const Bucket& bucket, const DgcMemoryOptions& options)
     : bucket_(bucket), options_(options) {
   const std::size_t elements = bucket.elements();
-  if (options.accumulate != Accumulate::none) v_.resize(elements);
-  if (options.accumulate == Accumulate::momentum || options.accumulate == Accumulate::nesterov)
-    u_.resize(elements);
+  if (has_residual(options.accumulate)) v_.resize(elements);
+  if (has_momentum(options.accumulate)) u_.resize(elements);
   if (options.per_layer) {
     for (const Parameter& parameter : bucket.parameters)
       segments_.push_back({parameter.offset, parameter.count, {}});
