@@ -2,6 +2,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "thinwire/compress/coded.h"
 
+#include "thinwire/compress/frames.h"
 #include "thinwire/core/error.h"
 #include "thinwire/core/random.h"
 #include "thinwire/kernels/limit.h"
@@ -42,15 +43,6 @@ Leg CodedCompressor::leg(std::uint64_t, int) const {
   return {Reduction::gather, DType::f32, block_header_bytes + codec_->payload_bytes()};
 }
 
-FrameHeader CodedCompressor::header(std::uint64_t step) const {
-  FrameHeader header;
-  header.scheme = scheme_;
-  header.bucket = bucket_.id;
-  header.step = static_cast<std::uint32_t>(step);
-  header.elements = static_cast<std::uint32_t>(bucket_.elements());
-  return header;
-}
-
 // u = m u + g; the codec is fed u, or with Nesterov m u + g.
 std::span<const float> CodedCompressor::with_momentum(std::span<const float> gradient) {
   const float m = memory_.momentum;
@@ -69,7 +61,7 @@ std::span<const float> CodedCompressor::with_momentum(std::span<const float> gra
 std::size_t CodedCompressor::encode(const Turn& turn, TensorView gradient, Bytes out) {
   require_f32_cpu(gradient, bucket_.elements(), who_);
   std::span<const float> fed = gradient.f32();
-  FrameHeader head = header(turn.step);
+  FrameHeader head = block_header(scheme_, bucket_, turn.step);
   sent_.clear();
   // What is beyond the limit enters the momentum and shows there: forget() clears it.
   if (has_momentum(memory_.accumulate)) fed = with_momentum(fed);
@@ -83,28 +75,11 @@ std::size_t CodedCompressor::encode(const Turn& turn, TensorView gradient, Bytes
   return seal_block(head, coded.bytes, out);
 }
 
-// Checks every rank's frame and finds its payload.
-Status CodedCompressor::open_all(const Inbox& inbox, const FrameHeader& expected) {
-  payloads_.resize(static_cast<std::size_t>(site_.world));
-  bool skipped = false;
-  for (int rank = 0; rank < site_.world; ++rank) {
-    inbox.culprit = rank;
-    FrameHeader got;
-    const Status status =
-        open_block(inbox.slot(rank), got, payloads_[static_cast<std::size_t>(rank)]);
-    if (!status.ok() && status.code != Code::skipped) return status;
-    got.skipped = false;
-    if (got != expected)
-      return {Code::mismatch, "its frame is of another scheme, bucket, step or size"};
-    skipped = skipped || status.code == Code::skipped;
-  }
-  inbox.culprit = -1;
-  return skipped ? Status{Code::skipped, "a rank's gradient was not finite"} : Status{};
-}
-
 Status CodedCompressor::decode(const Turn& turn, const Inbox& inbox, TensorView average) {
   require_f32_cpu(average, bucket_.elements(), who_);
-  if (const Status status = open_all(inbox, header(turn.step)); !status.ok()) return status;
+  const FrameHeader expected = block_header(scheme_, bucket_, turn.step);
+  if (const Status opened = open_blocks(inbox, site_.world, expected, payloads_); !opened.ok())
+    return opened;
   const float share = 1.0f / static_cast<float>(site_.world);
   int culprit = -1;
   const Status status = codec_->average(payloads_, share, average.f32(), culprit);

@@ -38,8 +38,6 @@ class CodedCompressor final : public Compressor {
   void visit_state(StateVisitor& visitor) override;
 
  private:
-  FrameHeader header(std::uint64_t step) const;
-  Status open_all(const Inbox& inbox, const FrameHeader& expected);
   std::span<const float> with_momentum(std::span<const float> gradient);
   std::vector<float> take_sent();
 

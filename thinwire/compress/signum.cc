@@ -5,6 +5,7 @@
 #include <string>
 #include <vector>
 
+#include "thinwire/compress/frames.h"
 #include "thinwire/compress/schemes.h"
 #include "thinwire/core/error.h"
 #include "thinwire/core/parallel.h"
@@ -64,7 +65,7 @@ class SignumCompressor final : public Compressor {
     }
     const Bytes payload = block_payload(out);
     auto* signs = reinterpret_cast<std::uint8_t*>(payload.data() + votes_signs_at(m_.size()));
-    FrameHeader head = header(turn.step);
+    FrameHeader head = block_header(id, bucket_, turn.step);
     take_in(g, signs);
     head.skipped = !sound_;
     const std::size_t bytes = seal_votes(m_.size(), std::as_bytes(std::span(zeros_)), payload);
@@ -90,15 +91,6 @@ class SignumCompressor final : public Compressor {
   }
 
  private:
-  FrameHeader header(std::uint64_t step) const {
-    FrameHeader header;
-    header.scheme = id;
-    header.bucket = bucket_.id;
-    header.step = static_cast<std::uint32_t>(step);
-    header.elements = static_cast<std::uint32_t>(m_.size());
-    return header;
-  }
-
   // The gradient into the momentum; its signs and zeros as bits.
   void take_in(const float* g, std::uint8_t* signs) {
     const std::size_t runs = (m_.size() + run_elements - 1) / run_elements;
@@ -128,30 +120,20 @@ class SignumCompressor final : public Compressor {
   }
 
   Status decode_votes(std::uint64_t step, const Inbox& inbox, std::span<float> average) {
-    readers_.resize(static_cast<std::size_t>(site_.world));
-    bool skipped = false;
+    const FrameHeader expected = block_header(id, bucket_, step);
+    if (const Status opened = open_blocks(inbox, site_.world, expected, payloads_); !opened.ok())
+      return opened;
+    readers_.resize(payloads_.size());
     for (int rank = 0; rank < site_.world; ++rank) {
       inbox.culprit = rank;
-      const Status status = open(step, inbox.slot(rank), readers_[static_cast<std::size_t>(rank)]);
-      if (!status.ok() && status.code != Code::skipped) return status;
-      skipped = skipped || status.code == Code::skipped;
+      const auto r = static_cast<std::size_t>(rank);
+      if (const Status status = readers_[r].open(m_.size(), payloads_[r]); !status.ok())
+        return status;
     }
     inbox.culprit = -1;
-    if (skipped) return {Code::skipped, "a rank's gradient was not finite"};
     for (std::size_t at = 0; at < average.size(); at += votes_chunk)
       count_votes(average.subspan(at, std::min(votes_chunk, average.size() - at)));
     return {};
-  }
-
-  Status open(std::uint64_t step, ConstBytes slot, VoteReader& reader) const {
-    FrameHeader got;
-    ConstBytes payload;
-    const Status status = open_block(slot, got, payload);
-    if (!status.ok() && status.code != Code::skipped) return status;
-    got.skipped = false;
-    if (got != header(step))
-      return {Code::mismatch, "its frame is of another scheme, bucket, step or size"};
-    return status.ok() ? reader.open(m_.size(), payload) : status;
   }
 
   // One chunk, of all ranks: it stays in the cache. Floats count exactly, up to 2^24 workers.
@@ -175,6 +157,7 @@ class SignumCompressor final : public Compressor {
   std::vector<float> m_;
   bool sound_ = true;                        // the last gradient was within the limit
   std::vector<std::uint8_t> zeros_, signs_;  // bits of the last step; signs_ only with travel=sum
+  std::vector<ConstBytes> payloads_;         // of all ranks, while they are decoded
   std::vector<VoteReader> readers_;
 };
 

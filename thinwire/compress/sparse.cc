@@ -7,7 +7,7 @@
 #include <cstring>
 #include <limits>
 
-#include "thinwire/core/error.h"
+#include "thinwire/compress/frames.h"
 #include "thinwire/kernels/average.h"
 #include "thinwire/kernels/norm.h"
 
@@ -18,17 +18,6 @@ constexpr std::string_view index_names[] = {"smallest", "golomb", "elias_fano",
                                             "gap"};  // in order of IndexChoice
 constexpr std::string_view select_names[] = {"steered", "exact"};
 constexpr std::string_view quota_names[] = {"bucket", "layer"};
-
-// What is wrong with a frame that is sound in itself, or nothing.
-const char* difference(const FrameHeader& got, const FrameHeader& expected) {
-  if (got.scheme != expected.scheme) return "its frame is of another scheme";
-  if (got.bucket != expected.bucket) return "its frame is of another bucket";
-  if (got.step != expected.step) return "its frame is of another step";
-  if (got.elements != expected.elements) return "its frame is of a bucket of another size";
-  if (got.values != expected.values) return "its frame has other value codes";
-  if (got.chunk_log2 != expected.chunk_log2) return "its frame has chunks of another size";
-  return nullptr;
-}
 
 // Who only decodes keeps nothing.
 DgcMemoryOptions memory_at(const Site& site, DgcMemoryOptions options) {
@@ -152,19 +141,12 @@ Status SparseCompressor::decode_dense(const Inbox& inbox, std::span<float> avera
 
 Status SparseCompressor::decode_frames(const Plan& plan, const Inbox& inbox,
                                        std::span<float> average) {
-  bool skipped = false;
-  for (int rank = 0; rank < site_.world; ++rank) {
-    inbox.culprit = rank;
-    FrameHeader header;
-    std::size_t used = 0;
-    const Status status = decode_sparse(inbox.slot(rank), plan.most, header,
-                                        received_[static_cast<std::size_t>(rank)], used);
-    if (!status.ok() && status.code != Code::skipped) return status;
-    if (const char* what = difference(header, plan.header)) return {Code::mismatch, what};
-    skipped = skipped || status.code == Code::skipped;
-  }
-  inbox.culprit = -1;
-  if (skipped) return {Code::skipped, "a rank's gradient was not finite"};
+  const Status status = open_frames(
+      inbox, site_.world, plan.header, [&](std::size_t rank, ConstBytes slot, FrameHeader& header) {
+        std::size_t used = 0;
+        return decode_sparse(slot, plan.most, header, received_[rank], used);
+      });
+  if (!status.ok()) return status;
   // All frames are sound: one scatter-add, in rank order, so that every rank rounds alike.
   std::fill(average.begin(), average.end(), 0.0f);
   const float share = 1.0f / static_cast<float>(site_.world);

@@ -9,6 +9,7 @@
 #include <limits>
 
 #include "thinwire/compress/coded.h"
+#include "thinwire/compress/frames.h"
 #include "thinwire/compress/schemes.h"
 #include "thinwire/core/error.h"
 #include "thinwire/core/parallel.h"
@@ -66,7 +67,7 @@ class TerngradCompressor final : public Compressor {
       return out.size();
     }
     pack(g, key, reinterpret_cast<std::uint8_t*>(block_payload(out).data()));
-    return seal_block(header(turn.step), packed_bytes(elements_), out);
+    return seal_block(block_header(scheme_id, bucket_, turn.step), packed_bytes(elements_), out);
   }
 
   Status decode(const Turn& turn, const Inbox& inbox, TensorView average) override {
@@ -84,15 +85,6 @@ class TerngradCompressor final : public Compressor {
   void visit_state(StateVisitor&) override {}
 
  private:
-  FrameHeader header(std::uint64_t step) const {
-    FrameHeader header;
-    header.scheme = scheme_id;
-    header.bucket = bucket_.id;
-    header.step = static_cast<std::uint32_t>(step);
-    header.elements = static_cast<std::uint32_t>(elements_);
-    return header;
-  }
-
   // Each layer's clipping bound, kept, and its largest magnitude behind that, sent. A layer that is
   // not finite sends infinity, which wins every maximum: all ranks then skip the step.
   std::size_t measure(const float* g, Bytes out) {
@@ -190,15 +182,14 @@ class TerngradCompressor final : public Compressor {
   }
 
   Status decode_gathered(const Turn& turn, const Inbox& inbox, float* average) const {
-    std::vector<ConstBytes> payloads(static_cast<std::size_t>(site_.world));
+    std::vector<ConstBytes> payloads;
+    const FrameHeader expected = block_header(scheme_id, bucket_, turn.step);
+    if (const Status opened = open_blocks(inbox, site_.world, expected, payloads); !opened.ok())
+      return opened;
     for (int rank = 0; rank < site_.world; ++rank) {
       inbox.culprit = rank;
-      ConstBytes& payload = payloads[static_cast<std::size_t>(rank)];
-      FrameHeader got;
-      if (const Status status = open_block(inbox.slot(rank), got, payload); !status.ok())
-        return status;
-      if (got != header(turn.step) || payload.size() != packed_bytes(elements_))
-        return {Code::mismatch, "its frame is of another scheme, bucket, step or size"};
+      if (payloads[static_cast<std::size_t>(rank)].size() != packed_bytes(elements_))
+        return {Code::mismatch, "its frame is not as long as the bucket asks"};
     }
     std::atomic<int> worst = -1;
     for_tiles([&](std::size_t first, std::size_t count) {
