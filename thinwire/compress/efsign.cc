@@ -1,10 +1,9 @@
 // efsign.cc: EF-signSGD (Karimireddy et al. 2019): a bit per element, one magnitude per layer, and
 // the error kept.
 // SPDX-License-Identifier: Apache-2.0
-#include "thinwire/compress/coded.h"
+#include "thinwire/compress/memory_options.h"
 #include "thinwire/compress/schemes.h"
 #include "thinwire/compress/sign.h"
-#include "thinwire/wire/block.h"
 
 namespace thinwire {
 namespace {
@@ -31,14 +30,12 @@ std::vector<Option> options() {
 }
 
 std::size_t bytes(const Options& options, const Bucket& bucket) {
-  return block_header_bytes +
-         SignCodec::payload_bytes(SignLevels::magnitude, groups_of(options, bucket));
+  return sign_frame_bytes(SignLevels::magnitude, groups_of(options, bucket));
 }
 
 std::unique_ptr<Compressor> make(const Options& options, const Bucket& bucket, const Site& site) {
-  auto codec = std::make_unique<SignCodec>(SignLevels::magnitude, groups_of(options, bucket));
-  return std::make_unique<CodedCompressor>(id, 0, read_memory_options(options), std::move(codec),
-                                           bucket, site);
+  return make_sign_compressor(id, SignLevels::magnitude, groups_of(options, bucket), options,
+                              bucket, site);
 }
 
 }  // namespace

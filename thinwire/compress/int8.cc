@@ -10,32 +10,7 @@
 namespace thinwire {
 namespace {
 
-class Int8Codec final : public RangedCodec {
- public:
-  Int8Codec(const Int8Rule& rule, std::size_t elements)
-      : RangedCodec(elements, rule.block), rule_(rule), bytes_(int8_bytes(rule, elements)) {}
-
-  std::size_t payload_bytes() const override { return bytes_; }
-
- protected:
-  bool encode_range(Range range, const float* gradient, float* residual, DrawKey key,
-                    std::uint8_t* payload) const override {
-    return int8_encode(rule_, gradient + range.first,
-                       residual == nullptr ? nullptr : residual + range.first, range.count, key,
-                       static_cast<std::uint32_t>(range.first),
-                       payload + int8_bytes(rule_, range.first));
-  }
-
-  bool add_range(Range range, const std::uint8_t* payload, float share,
-                 float* target) const override {
-    return int8_add(rule_, payload + int8_bytes(rule_, range.first), range.count, share,
-                    target + range.first);
-  }
-
- private:
-  Int8Rule rule_;
-  std::size_t bytes_;
-};
+using Int8Codec = BlockCodec<Int8Rule, int8_bytes, int8_encode, int8_add>;
 
 constexpr std::string_view rounding_names[] = {"nearest", "random"};
 
@@ -44,9 +19,10 @@ Int8Rule rule_of(const Options& options) {
 }
 
 std::unique_ptr<Compressor> make(const Options& options, const Bucket& bucket, const Site& site) {
+  const Int8Rule rule = rule_of(options);
   return std::make_unique<CodedCompressor>(
       std::uint8_t{17}, read_seed(options), read_memory_options(options),
-      std::make_unique<Int8Codec>(rule_of(options), bucket.elements()), bucket, site);
+      std::make_unique<Int8Codec>(rule, rule.block, bucket.elements()), bucket, site);
 }
 
 std::vector<Option> options() {

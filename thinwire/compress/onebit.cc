@@ -3,10 +3,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <algorithm>
 
-#include "thinwire/compress/coded.h"
+#include "thinwire/compress/matrix.h"
+#include "thinwire/compress/memory_options.h"
 #include "thinwire/compress/schemes.h"
 #include "thinwire/compress/sign.h"
-#include "thinwire/wire/block.h"
 
 namespace thinwire {
 namespace {
@@ -21,9 +21,8 @@ constexpr std::size_t longest = std::size_t{1} << 14;
 // frameworks store them, and so contiguous. 1-D parameters, and those whose shape does not fit (a
 // slice of one), are a single row.
 std::size_t row_of(const Parameter& parameter) {
-  if (parameter.shape.size() < 2 || parameter.shape[0] <= 0) return parameter.count;
-  const auto rows = static_cast<std::size_t>(parameter.shape[0]);
-  return parameter.count % rows == 0 ? parameter.count / rows : parameter.count;
+  const MatrixShape shape = matrix_shape(parameter);
+  return shape.rows > 0 ? shape.cols : parameter.count;
 }
 
 // Rows, short ones joined until they have `least` elements, so that means never outweigh bits.
@@ -54,14 +53,12 @@ std::vector<Option> options() {
 }
 
 std::size_t bytes(const Options& options, const Bucket& bucket) {
-  return block_header_bytes +
-         SignCodec::payload_bytes(SignLevels::two_means, groups_of(options, bucket));
+  return sign_frame_bytes(SignLevels::two_means, groups_of(options, bucket));
 }
 
 std::unique_ptr<Compressor> make(const Options& options, const Bucket& bucket, const Site& site) {
-  auto codec = std::make_unique<SignCodec>(SignLevels::two_means, groups_of(options, bucket));
-  return std::make_unique<CodedCompressor>(id, 0, read_memory_options(options), std::move(codec),
-                                           bucket, site);
+  return make_sign_compressor(id, SignLevels::two_means, groups_of(options, bucket), options,
+                              bucket, site);
 }
 
 }  // namespace

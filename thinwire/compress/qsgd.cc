@@ -15,32 +15,7 @@ namespace {
 
 static_assert(qsgd_most <= elias_most);
 
-class PackedCodec final : public RangedCodec {
- public:
-  PackedCodec(const QsgdRule& rule, std::size_t elements)
-      : RangedCodec(elements, rule.bucket), rule_(rule), bytes_(qsgd_bytes(rule, elements)) {}
-
-  std::size_t payload_bytes() const override { return bytes_; }
-
- protected:
-  bool encode_range(Range range, const float* gradient, float* residual, DrawKey key,
-                    std::uint8_t* payload) const override {
-    return qsgd_encode(rule_, gradient + range.first,
-                       residual == nullptr ? nullptr : residual + range.first, range.count, key,
-                       static_cast<std::uint32_t>(range.first),
-                       payload + qsgd_bytes(rule_, range.first));
-  }
-
-  bool add_range(Range range, const std::uint8_t* payload, float share,
-                 float* target) const override {
-    return qsgd_add(rule_, payload + qsgd_bytes(rule_, range.first), range.count, share,
-                    target + range.first);
-  }
-
- private:
-  QsgdRule rule_;
-  std::size_t bytes_;
-};
+using PackedCodec = BlockCodec<QsgdRule, qsgd_bytes, qsgd_encode, qsgd_add>;
 
 // Each bucket: its norm, and unless that is 0 its levels in Elias's codes. Buckets have no fixed
 // place here, so they are coded one after the other.
@@ -111,7 +86,7 @@ std::unique_ptr<Compressor> make(const Options& options, const Bucket& bucket, c
   const QsgdRule rule = rule_of(options);
   std::unique_ptr<Codec> codec;
   if (options.choice("form", form_names) == 0) {
-    codec = std::make_unique<PackedCodec>(rule, bucket.elements());
+    codec = std::make_unique<PackedCodec>(rule, rule.bucket, bucket.elements());
   } else {
     codec = std::make_unique<EliasCodec>(rule, bucket.elements());
   }

@@ -39,4 +39,34 @@ class RangedCodec : public Codec {
   std::size_t elements_, grain_;
 };
 
+// The codec of a quantiser whose blocks of `grain` elements lie in the payload one after the other:
+// length(rule, n) is the length of the first n elements' code. qsgd and int8 are such.
+template <typename Rule, auto length, auto encode_kernel, auto add_kernel>
+class BlockCodec final : public RangedCodec {
+ public:
+  BlockCodec(const Rule& rule, std::size_t grain, std::size_t elements)
+      : RangedCodec(elements, grain), rule_(rule), bytes_(length(rule, elements)) {}
+
+  std::size_t payload_bytes() const override { return bytes_; }
+
+ protected:
+  bool encode_range(Range range, const float* gradient, float* residual, DrawKey key,
+                    std::uint8_t* payload) const override {
+    return encode_kernel(rule_, gradient + range.first,
+                         residual == nullptr ? nullptr : residual + range.first, range.count, key,
+                         static_cast<std::uint32_t>(range.first),
+                         payload + length(rule_, range.first));
+  }
+
+  bool add_range(Range range, const std::uint8_t* payload, float share,
+                 float* target) const override {
+    return add_kernel(rule_, payload + length(rule_, range.first), range.count, share,
+                      target + range.first);
+  }
+
+ private:
+  Rule rule_;
+  std::size_t bytes_;
+};
+
 }  // namespace thinwire

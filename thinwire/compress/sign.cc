@@ -7,8 +7,10 @@
 #include <cmath>
 #include <cstring>
 
+#include "thinwire/compress/coded.h"
 #include "thinwire/core/parallel.h"
 #include "thinwire/kernels/limit.h"
+#include "thinwire/wire/block.h"
 
 namespace thinwire {
 namespace {
@@ -88,6 +90,19 @@ void cut_evenly(std::size_t first, std::size_t count, std::size_t longest,
     const std::size_t from = count * k / parts, to = count * (k + 1) / parts;
     groups.push_back({first + from, to - from});
   }
+}
+
+std::size_t sign_frame_bytes(SignLevels levels, const std::vector<SignGroup>& groups) {
+  return block_header_bytes + SignCodec::payload_bytes(levels, groups);
+}
+
+std::unique_ptr<Compressor> make_sign_compressor(std::uint8_t scheme, SignLevels levels,
+                                                 const std::vector<SignGroup>& groups,
+                                                 const Options& options, const Bucket& bucket,
+                                                 const Site& site) {
+  return std::make_unique<CodedCompressor>(scheme, 0, read_memory_options(options),
+                                           std::make_unique<SignCodec>(levels, groups), bucket,
+                                           site);
 }
 
 std::size_t SignCodec::payload_bytes(SignLevels levels, const std::vector<SignGroup>& groups) {

@@ -8,9 +8,12 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <memory>
 #include <vector>
 
 #include "thinwire/compress/codec.h"
+#include "thinwire/compress/compressor.h"
+#include "thinwire/core/options.h"
 #include "thinwire/kernels/sign.h"
 
 namespace thinwire {
@@ -25,6 +28,13 @@ struct SignGroup {
 // Appends [first, first + count) as groups of nearly equal length, at most `longest` each.
 void cut_evenly(std::size_t first, std::size_t count, std::size_t longest,
                 std::vector<SignGroup>& groups);
+
+// What a rank sends per step with these groups, and a compressor that sends it.
+std::size_t sign_frame_bytes(SignLevels levels, const std::vector<SignGroup>& groups);
+std::unique_ptr<Compressor> make_sign_compressor(std::uint8_t scheme, SignLevels levels,
+                                                 const std::vector<SignGroup>& groups,
+                                                 const Options& options, const Bucket& bucket,
+                                                 const Site& site);
 
 class SignCodec final : public Codec {
  public:
