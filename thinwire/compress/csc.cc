@@ -10,14 +10,13 @@
 // which every worker sees in the sum.
 // SPDX-License-Identifier: Apache-2.0
 #include <algorithm>
-#include <bit>
 #include <cmath>
-#include <functional>
 #include <limits>
 
 #include "thinwire/compress/memory_options.h"
 #include "thinwire/compress/schemes.h"
 #include "thinwire/memory/csc.h"
+#include "thinwire/memory/largest.h"
 
 namespace thinwire {
 namespace {
@@ -59,15 +58,11 @@ CscGrid grid_of(std::size_t elements, std::size_t chunk) {
 // The largest norms, the lower number among equals; ascending by number.
 std::vector<std::uint32_t> largest(std::span<const float> norms, std::size_t wanted) {
   std::vector<std::uint64_t> keys(norms.size());
-  for (std::size_t i = 0; i < keys.size(); ++i) {
-    const std::uint64_t magnitude = std::bit_cast<std::uint32_t>(norms[i]);
-    keys[i] = magnitude << 32 | (~i & 0xffffffffu);
-  }
-  const auto end = keys.begin() + static_cast<std::ptrdiff_t>(wanted);
-  std::nth_element(keys.begin(), end, keys.end(), std::greater<>());
+  for (std::size_t i = 0; i < keys.size(); ++i)
+    keys[i] = magnitude_key(norms[i], static_cast<std::uint32_t>(i));
+  if (wanted > 0) nth_largest(keys, wanted);
   std::vector<std::uint32_t> picks(wanted);
-  std::transform(keys.begin(), end, picks.begin(),
-                 [](std::uint64_t key) { return ~static_cast<std::uint32_t>(key); });
+  for (std::size_t i = 0; i < wanted; ++i) picks[i] = index_of(keys[i]);
   std::sort(picks.begin(), picks.end());
   return picks;
 }

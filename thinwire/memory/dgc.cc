@@ -3,13 +3,12 @@
 #include "thinwire/memory/dgc.h"
 
 #include <algorithm>
-#include <bit>
 #include <cmath>
-#include <functional>
 #include <limits>
 
 #include "thinwire/core/parallel.h"
 #include "thinwire/core/random.h"
+#include "thinwire/memory/largest.h"
 
 namespace thinwire {
 namespace {
@@ -17,16 +16,6 @@ namespace {
 constexpr float smallest_positive = std::numeric_limits<float>::denorm_min();
 constexpr std::size_t least_per_thread = std::size_t{1}
                                          << 17;  // below, waking a thread costs more than it saves
-
-// Orders survivors: larger magnitude first, among equals the lower index. Larger key = goes first.
-std::uint64_t key_of(float value, std::uint32_t index) {
-  const std::uint64_t magnitude = std::bit_cast<std::uint32_t>(value) & 0x7fffffffu;
-  return magnitude << 32 | (~index & 0xffffffffu);
-}
-
-float magnitude_of(std::uint64_t key) {
-  return std::bit_cast<float>(static_cast<std::uint32_t>(key >> 32));
-}
 
 }  // namespace
 
@@ -59,7 +48,7 @@ struct DgcMemory::List {
   void filter(std::uint64_t least, const Drop& drop) {
     std::size_t kept = 0;
     for (std::size_t i = 0; i < size; ++i) {
-      if (key_of(value[i], index[i]) < least) {
+      if (magnitude_key(value[i], index[i]) < least) {
         drop(index[i], value[i], velocity_at(i));
         continue;
       }
@@ -72,20 +61,9 @@ struct DgcMemory::List {
   }
 
   void append_keys(std::vector<std::uint64_t>& keys) const {
-    for (std::size_t i = 0; i < size; ++i) keys.push_back(key_of(value[i], index[i]));
+    for (std::size_t i = 0; i < size; ++i) keys.push_back(magnitude_key(value[i], index[i]));
   }
 };
-
-namespace {
-
-// The rank-th largest key, counted from 1.
-std::uint64_t nth_largest(std::vector<std::uint64_t>& keys, std::size_t rank) {
-  const auto nth = keys.begin() + static_cast<std::ptrdiff_t>(rank - 1);
-  std::nth_element(keys.begin(), nth, keys.end(), std::greater<>());
-  return *nth;
-}
-
-}  // namespace
 
 DgcMemory::DgcMemory(const Bucket& bucket, const DgcMemoryOptions& options)
     : bucket_(bucket), options_(options) {
