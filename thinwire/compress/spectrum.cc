@@ -6,7 +6,7 @@
 #include <cmath>
 #include <numeric>
 
-#include "thinwire/compress/product.h"
+#include "thinwire/compress/matrix.h"
 #include "thinwire/kernels/symmetric.h"
 
 namespace thinwire {

@@ -19,5 +19,6 @@ double squared_norm_reference(const float* x, std::size_t count);
 // starting at sum 0, and the sums into one.
 void add_squares(const float* x, std::size_t count, double* sums);
 double add_sums(const double* sums);
+float add_sums(const float* sums);
 
 }  // namespace thinwire

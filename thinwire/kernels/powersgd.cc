@@ -3,6 +3,7 @@
 #include "thinwire/kernels/powersgd.h"
 
 #include "thinwire/kernels/limit.h"
+#include "thinwire/kernels/norm.h"
 
 namespace thinwire {
 namespace {
@@ -10,7 +11,7 @@ namespace {
 float product_of_rows(const float* a, const float* b, std::size_t count) {
   float sums[16] = {};
   for (std::size_t j = 0; j < count; ++j) sums[j % 16] += a[j] * b[j];
-  return add_sixteen(sums);
+  return add_sums(sums);
 }
 
 // Element j of a row of P Q^T, from that row of P.
@@ -21,15 +22,6 @@ float element(const Panel& panel, const float* p, const float* q, std::size_t j)
 }
 
 }  // namespace
-
-float add_sixteen(const float* sums) {
-  float level[16];
-  for (std::size_t i = 0; i < 16; ++i) level[i] = sums[i];
-  for (std::size_t half = 8; half > 0; half /= 2) {
-    for (std::size_t i = 0; i < half; ++i) level[i] += level[i + half];
-  }
-  return level[0];
-}
 
 bool powersgd_take_reference(const Panel& panel, const float* g, float* e, const float* q,
                              float* p) {

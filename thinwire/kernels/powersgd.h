@@ -38,7 +38,4 @@ void powersgd_project_reference(const Panel& panel, const float* e, const float*
 void powersgd_give_reference(const Panel& panel, const float* p, const float* q, float* average);
 void powersgd_settle_reference(const Panel& panel, const float* p, const float* q, float* e);
 
-// Sixteen sums into one: the tree of the products of rows.
-float add_sixteen(const float* sums);
-
 }  // namespace thinwire

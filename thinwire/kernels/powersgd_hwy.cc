@@ -14,6 +14,7 @@
 #include <type_traits>
 
 #include "thinwire/kernels/limit.h"
+#include "thinwire/kernels/norm.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace thinwire {
@@ -85,7 +86,7 @@ HWY_INLINE bool TakeRow(const Panel& panel, const float* g, float* e, const floa
     }
     for (std::size_t k = 0; k < factors; ++k) sums[k][j % 16] += e[j] * q[k * panel.stride + j];
   }
-  for (std::size_t k = 0; k < factors; ++k) p[k] = add_sixteen(sums[k]);
+  for (std::size_t k = 0; k < factors; ++k) p[k] = add_sums(sums[k]);
   return finite;
 }
 
