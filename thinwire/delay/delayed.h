@@ -14,9 +14,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <chrono>
 #include <cstdint>
-#include <deque>
 #include <functional>
 #include <memory>
 #include <mutex>
@@ -27,10 +25,8 @@
 #include "thinwire/core/options.h"
 #include "thinwire/core/state.h"
 #include "thinwire/core/view.h"
-#include "thinwire/delay/ledger.h"
 #include "thinwire/delay/options.h"
-#include "thinwire/delay/pipeline.h"
-#include "thinwire/delay/published.h"
+#include "thinwire/exchange/exchange.h"
 
 namespace thinwire {
 
@@ -50,6 +46,9 @@ class DelayedAverage {
   DelayedAverage(Group& group, const std::vector<Bucket>& buckets, const Arrays& weights,
                  const Config& config, const DelayOptions& options, const Arrays& moments = {},
                  Replay replay = {});
+  ~DelayedAverage();
+  DelayedAverage(const DelayedAverage&) = delete;
+  DelayedAverage& operator=(const DelayedAverage&) = delete;
 
   // Published correction only, before the optimizer's step: takes note of the gradients, and adds
   // what is due to them. A void step is one of zeros.
@@ -65,53 +64,28 @@ class DelayedAverage {
 
   // Waits until everything under way has arrived. It is still taken in when it is due. At the same
   // step on all ranks.
-  void await_arrivals() { pipeline_->await_arrivals(); }
+  void await_arrivals();
 
   std::span<float> anchor(std::size_t bucket);
   // Swaps weights and anchor, to evaluate the anchor; again, to go on.
   void swap_anchor();
   // The group for the caller's own collectives, at the same step on all ranks.
-  std::unique_lock<std::mutex> hold() { return pipeline_->hold(); }
+  std::unique_lock<std::mutex> hold();
 
-  std::uint64_t delay() const { return delay_; }  // the measured one, once it is known
-  std::uint64_t steps() const { return step_; }   // in all, those before a loaded state too
-  std::uint64_t in_flight() const { return closed_.size(); }
-  Report report() const { return pipeline_->report(); }
-  void observe(Observer observer) { pipeline_->observe(std::move(observer)); }
+  std::uint64_t delay() const;  // D; with `measure` the measured one, once it is known
+  std::uint64_t steps() const;  // in all, including those before a loaded state
+  std::uint64_t in_flight() const;
+  Report report() const;
+  void observe(Observer observer);
   // Exact: messages under way are waited for, and belong to the state.
   void visit_state(StateVisitor& visitor);
 
   // By element of a bucket, for the laws: own weights = anchor + lead (corrections ledger, none).
-  std::vector<double> lead(std::size_t bucket) const { return ledgers_[bucket].lead(); }
+  std::vector<double> lead(std::size_t bucket) const;
 
  private:
-  bool published() const { return options_.correction == Correction::published; }
-  void advance(bool take_part, const Arrays& gradients);
-  void close_round(bool take_part);
-  void take_in_due(const Arrays& gradients);
-  void take_in(const Arrays& gradients);
-  void settle(std::span<const Ledger::Due> due);
-  void measure(double seconds);
-  Message room() const;
-  std::vector<std::uint32_t> digests();
-
-  Group& group_;
-  std::vector<Bucket> buckets_;
-  Arrays weights_, moments_;
-  DelayOptions options_;
-  Replay replay_;
-  std::vector<Ledger> ledgers_;  // of the weights, then of the moments
-  std::vector<Published> published_;
-  std::unique_ptr<Pipeline> pipeline_;
-  std::uint64_t delay_ = 0, step_ = 0, opened_ = 0, closed_rounds_ = 0;
-  struct Closed {
-    std::uint64_t at = 0, steps = 0;  // after how many steps in all, with how many of its own
-  };
-  std::deque<Closed> closed_;     // rounds in flight
-  std::uint64_t timed_ = 0;       // rounds that were, while D is being measured
-  double slowest_ = 0;            // seconds of such a round
-  std::uint64_t steps_here_ = 0;  // of this run, those before a loaded state left out
-  std::chrono::steady_clock::time_point first_step_{};
+  class Impl;
+  std::unique_ptr<Impl> impl_;
 };
 
 }  // namespace thinwire
