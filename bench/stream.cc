@@ -1,4 +1,4 @@
-// stream.cc: floors for benchmarks, one element after the other.
+// stream.cc: floors for benchmarks, one element at a time.
 // SPDX-License-Identifier: Apache-2.0
 #include "bench/stream.h"
 

@@ -1,4 +1,4 @@
-// csc.cc: a gradient into memory and its norm, one element after the other.
+// csc.cc: adds a gradient to the memory and computes the norm, one element at a time.
 // SPDX-License-Identifier: Apache-2.0
 #include "thinwire/kernels/csc.h"
 

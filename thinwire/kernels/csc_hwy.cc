@@ -1,11 +1,11 @@
-// csc_hwy.cc: a gradient into memory and its norm, sixteen elements at a time.
+// csc_hwy.cc: adds a gradient to the memory and computes the norm, sixteen elements at a time.
 // SPDX-License-Identifier: Apache-2.0
 #include "thinwire/kernels/csc.h"
 
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "thinwire/kernels/csc_hwy.cc"
 #include <hwy/foreach_target.h>
-// After foreach_target, as Highway wants it.
+// Highway requires this include after foreach_target.h.
 #include <hwy/highway.h>
 
 #include <limits>
@@ -17,14 +17,15 @@ namespace thinwire {
 namespace HWY_NAMESPACE {
 namespace hn = hwy::HWY_NAMESPACE;
 
-// Vectors of a size unknown to the compiler cannot form an array, and single lanes have no halves;
-// there the plain sums do it.
+// Vectors of unknown length cannot form an array, and vectors of one lane have no halves; then the
+// plain sums are used.
 #if !HWY_HAVE_SCALABLE && HWY_TARGET != HWY_SCALAR
 
 using D = hn::CappedTag<float, 16>;
 using V = hn::Vec<D>;
 
-// u' and v' of one vector, and the stores; returns |v'|, infinity where g is beyond the limit.
+// Computes and stores u' and v' of one vector. Returns |v'|, or infinity where g is beyond the
+// limit.
 template <Accumulate accumulate>
 HWY_INLINE V take_in(const float* HWY_RESTRICT g, float* HWY_RESTRICT u, float* HWY_RESTRICT v,
                      V momentum) {

@@ -1,4 +1,4 @@
-// nohwy.cc: every kernel where Highway is not installed: the plain reference under the usual name.
+// nohwy.cc: the kernels without Highway: each one calls its plain reference.
 // SPDX-License-Identifier: Apache-2.0
 #include "thinwire/core/error.h"
 #include "thinwire/kernels/average.h"

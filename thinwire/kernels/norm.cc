@@ -1,4 +1,4 @@
-// norm.cc: squares in sixteen sums, one element after the other.
+// norm.cc: squares in sixteen sums, one element at a time.
 // SPDX-License-Identifier: Apache-2.0
 #include "thinwire/kernels/norm.h"
 

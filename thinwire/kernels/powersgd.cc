@@ -1,4 +1,4 @@
-// powersgd.cc: a matrix and its thin factors, one element after the other.
+// powersgd.cc: a matrix and its thin factors, one element at a time.
 // SPDX-License-Identifier: Apache-2.0
 #include "thinwire/kernels/powersgd.h"
 
@@ -14,7 +14,7 @@ float product_of_rows(const float* a, const float* b, std::size_t count) {
   return add_sums(sums);
 }
 
-// Element j of a row of P Q^T, from that row of P.
+// Element j of a row of P Q^T. `p` is that row of P.
 float element(const Panel& panel, const float* p, const float* q, std::size_t j) {
   float sum = p[0] * q[j];
   for (std::size_t k = 1; k < panel.rank; ++k) sum += p[k] * q[k * panel.stride + j];

@@ -1,13 +1,13 @@
-// powersgd_hwy.cc: a matrix and its thin factors with the widest vectors of the machine. Factors go
-// in groups of four: their sums stay in registers, and E comes from the first-level cache from the
-// second group on.
+// powersgd_hwy.cc: a matrix and its thin factors with the widest vectors of the machine. Factors
+// are processed in groups of four: their sums stay in registers, and from the second group on E
+// comes from the L1 cache.
 // SPDX-License-Identifier: Apache-2.0
 #include "thinwire/kernels/powersgd.h"
 
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "thinwire/kernels/powersgd_hwy.cc"
 #include <hwy/foreach_target.h>
-// After foreach_target, as Highway wants it.
+// Highway requires this include after foreach_target.h.
 #include <hwy/highway.h>
 
 #include <algorithm>
@@ -22,7 +22,7 @@ namespace HWY_NAMESPACE {
 namespace hn = hwy::HWY_NAMESPACE;
 
 constexpr std::size_t group = 4;         // factors at once
-constexpr std::size_t rows_at_once = 8;  // of E in a product of columns, per load of Q
+constexpr std::size_t rows_at_once = 8;  // rows of E per load of Q in a product of columns
 
 // Calls body with the number of factors, one to four, as a constant.
 template <typename Body>
@@ -39,13 +39,13 @@ HWY_INLINE void WithFactors(std::size_t factors, Body body) {
   }
 }
 
-// One row times `factors` columns of Q; with `taking`, g is added to the row first.
+// One row times `factors` columns of Q. With `taking`, adds g to the row first.
 template <std::size_t factors, bool taking>
 HWY_INLINE bool TakeRow(const Panel& panel, const float* g, float* e, const float* q, float* p) {
   float sums[factors][16] = {};
   bool finite = true;
   std::size_t j = 0;
-  // Vectors of a size unknown to the compiler cannot form an array; there the plain sums do it.
+  // Vectors of unknown length cannot form an array; then the plain sums are used.
 #if !HWY_HAVE_SCALABLE
   const hn::CappedTag<float, 16> d;
   constexpr std::size_t lanes = hn::MaxLanes(hn::CappedTag<float, 16>());
@@ -159,7 +159,7 @@ HWY_INLINE hn::Vec<D> Elements(D d, Factors factors, std::size_t stride, const f
   return sum;
 }
 
-// With `settling` the product is subtracted, else it is written.
+// With `settling` subtracts the product, else writes it.
 template <bool settling, typename Factors>
 HWY_INLINE void GiveRows(const Panel& panel, Factors factors, std::size_t whole, const float* p,
                          const float* q, float* to) {

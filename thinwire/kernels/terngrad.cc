@@ -1,4 +1,4 @@
-// terngrad.cc: random signs, one element after the other.
+// terngrad.cc: random signs, one element at a time.
 // SPDX-License-Identifier: Apache-2.0
 #include "thinwire/kernels/terngrad.h"
 
@@ -30,8 +30,8 @@ LayerStatistics layer_statistics_reference(const float* x, std::size_t count) {
   return result;
 }
 
-// A chance and a draw of as many bits: sent where their sum carries. The largest x has all chances,
-// since the roundings on its way to a whole number of places are less than half a place.
+// An element is sent when the sum of its probability and a draw of as many bits carries. The
+// largest x is always sent, because the roundings of its probability are below half a unit.
 void terngrad_quantise_reference(const float* x, std::size_t count, float scale, float clip,
                                  DrawKey key, std::uint32_t first, std::int8_t* out) {
   const float inverse = terngrad_inverse(scale);
@@ -90,7 +90,7 @@ bool terngrad_add_reference(const std::uint8_t* in, std::size_t count, std::int1
   return sound;
 }
 
-// Plain loops, which compilers turn into vectors well.
+// Plain loops, which compilers vectorize well.
 void terngrad_scale(const std::int16_t* sums, std::size_t count, float unit, float* out) {
   scale_all(sums, count, unit, out);
 }

@@ -5,7 +5,7 @@
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "thinwire/kernels/terngrad_hwy.cc"
 #include <hwy/foreach_target.h>
-// After foreach_target, as Highway wants it.
+// Highway requires this include after foreach_target.h.
 #include <hwy/highway.h>
 
 #include <algorithm>
@@ -47,7 +47,7 @@ LayerStatistics TernGradStatistics(const float* x, std::size_t count) {
   return {add_sums(sums), std::bit_cast<float>(largest), largest < 0x7f800000};
 }
 
-// What becomes of a layer's elements.
+// How the elements of a layer are quantised.
 struct Chances {
   Floats inverse, clip;
 
@@ -55,7 +55,7 @@ struct Chances {
       : inverse(hn::Set(F32(), terngrad_inverse(scale))), clip(hn::Set(F32(), most)) {}
 };
 
-// A group: per element 1 (sent), 2 (negative) or both, in bytes, mixed as by MixBytes().
+// Quantises a group: per element a byte 1 (sent), 2 (negative) or 3 (both), in MixBytes() order.
 HWY_INLINE void Choose(const float* x, const Chances& chances, Draws& draws, Bytes* choices) {
   Draws::V draw[2 * Draws::vectors];
   draws.bits(draw);
@@ -67,7 +67,7 @@ HWY_INLINE void Choose(const float* x, const Chances& chances, Draws& draws, Byt
     const Ints places = hn::BitCast(I32(), hn::Add(chance, hn::Set(F32(), terngrad_rounder)));
     const Ints sum =
         hn::Add(places, hn::BitCast(I32(), hn::ShiftRight<32 - terngrad_places>(draw[k])));
-    // Bit 22 of the sum below the sign; what else is in that byte is dropped with the others.
+    // Moves bit 22 of the sum below the sign. The other bits of that byte are dropped later.
     const Ints sign = hn::ShiftRight<8>(hn::BitCast(I32(), value));
     wide[k] = Select(hn::Set(I32(), 1 << terngrad_places), sum, sign);
   }
@@ -79,7 +79,7 @@ HWY_INLINE void Choose(const float* x, const Chances& chances, Draws& draws, Byt
   }
 }
 
-// A table by choice: a byte for those that are sent, positive or negative, else 0.
+// A lookup table: one byte for positive and one for negative elements that are sent, else 0.
 HWY_INLINE Bytes Meaning(std::uint8_t positive, std::uint8_t negative) {
   HWY_ALIGN const std::uint8_t table[16] = {0, positive, 0, negative};
   return hn::LoadDup128(U8(), table);
@@ -87,7 +87,7 @@ HWY_INLINE Bytes Meaning(std::uint8_t positive, std::uint8_t negative) {
 
 void TernGradQuantise(const float* x, std::size_t count, float scale, float clip, DrawKey key,
                       std::uint32_t first, std::int8_t* out) {
-  // Draws come by 32 elements: what is before the first of these is done one by one.
+  // Draws come in blocks of 32 elements. Elements before the first block are done one by one.
   std::size_t i = std::min<std::size_t>(count, -first % 32);
   terngrad_quantise_reference(x, i, scale, clip, key, first, out);
   Draws draws(key, first + static_cast<std::uint32_t>(i));
@@ -155,7 +155,8 @@ bool TernGradAdd(const std::uint8_t* in, std::size_t count, std::int16_t* sums) 
       auto rest = hn::PromoteTo(d, hn::LoadU(byte, in + j));
       most = hn::Max(most, rest);
       for (std::size_t k = 0; k < 5; ++k) {
-        // A third, rounded down: 171 / 512 is near enough for bytes. The product needs 16 bits.
+        // Divides by three, rounded down: 171 / 512 is exact enough for bytes. The product needs 16
+        // bits.
         const auto product = hn::BitCast(du, hn::Mul(rest, hn::Set(d, 171)));
         const auto third = hn::BitCast(d, hn::ShiftRight<9>(product));
         const auto digit = hn::Sub(rest, hn::Add(third, hn::Add(third, third)));
