@@ -1,4 +1,4 @@
-// csc.cc: the sweep over a bucket by threads, and chunks taken out of it.
+// csc.cc: the pass over a bucket in threads, and sending chunks.
 // SPDX-License-Identifier: Apache-2.0
 #include "thinwire/memory/csc.h"
 
@@ -47,7 +47,7 @@ void CscMemory::take_in(std::span<const float> gradient, std::size_t piece,
   sent_.clear();
 }
 
-// Leaves in the chunks of this range that were sent what is to stay in them.
+// Replaces each sent chunk in the range with its rounding error.
 void CscMemory::settle(std::size_t first_chunk, std::size_t end_chunk) {
   for (auto pick = std::lower_bound(sent_.begin(), sent_.end(), first_chunk);
        pick != sent_.end() && *pick < end_chunk; ++pick) {

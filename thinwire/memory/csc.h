@@ -1,7 +1,7 @@
-// csc.h: a bucket's memory for schemes that send whole chunks through a sum: momentum u and
-// residual v. What was sent is not cleared at once but when the next gradient is taken in, chunk by
-// chunk, while it is in the cache anyway: that costs no pass of its own, and until then undo() has
-// nothing to copy back.
+// csc.h: the memory of a bucket (momentum u, residual v) for schemes that send whole chunks through
+// a sum. Sent chunks are not cleared at once, but when the next gradient is added, chunk by chunk,
+// while they are in the cache anyway. That saves a pass over memory, and undo() has nothing to copy
+// back.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -17,13 +17,13 @@
 
 namespace thinwire {
 
-// What becomes of the momentum of chunks that were sent.
+// How sending a chunk changes its momentum.
 enum class Velocity : std::uint8_t {
-  mask,  // factor masking, as in dgc: stale momentum must not pull a weight that was just updated
-  keep,  // everything was sent: nothing is stale, and masking would switch momentum off
+  mask,  // clears it (factor masking, as in dgc): stale momentum must not pull an updated weight
+  keep,  // keeps it: everything was sent, so nothing is stale; masking would disable momentum
 };
 
-// Whether all sums of take_in() are: all of the gradient was within the limit.
+// Whether all sums of take_in() are finite, so that all of the gradient was within the limit.
 bool all_finite(std::span<const double> sums);
 
 class CscMemory {
@@ -31,19 +31,20 @@ class CscMemory {
   CscMemory(const Bucket& bucket, const CscGrid& grid, const MemoryRule& rule,
             const SummedValues& values);
 
-  // Takes the gradient in, piece by piece (`piece`: elements, a multiple of the chunk). sums[i] is
-  // the L1 norm of piece i of what is to be sent, infinite where an element of the gradient was
-  // beyond the limit (kernels/limit.h): such elements kept their memory.
+  // Adds the gradient to the memory, in pieces of `piece` elements (a multiple of the chunk).
+  // sums[i] becomes the L1 norm of piece i of the residual. It is infinite where an element of the
+  // gradient is beyond the limit (kernels/limit.h); the memory of such an element is unchanged.
   void take_in(std::span<const float> gradient, std::size_t piece, std::vector<double>& sums);
 
-  // Writes the picked chunks of the residual, which counts as sent from now on. `out` has the bytes
-  // of values for grid.packed(picks.size()) elements.
+  // Writes the picked chunks of the residual to `out`, and marks them as sent. `out` has the bytes
+  // of grid.packed(picks.size()) values.
   void send(Picks picks, Velocity velocity, Bytes out);
 
-  // The chunks sent last were not sent after all.
+  // Takes the last send() back.
   void undo() { sent_.clear(); }
 
-  // After undo(): what take_in() took leaves the memory again, and momentum starts anew.
+  // After undo(): removes the gradient of the last take_in() from the memory. The momentum
+  // restarts.
   void forget(std::span<const float> gradient);
 
   void visit_state(StateVisitor& visitor);

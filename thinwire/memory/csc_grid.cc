@@ -1,4 +1,4 @@
-// csc_grid.cc: chunks out of a bucket and back.
+// csc_grid.cc: packs and unpacks chunks of a bucket.
 // SPDX-License-Identifier: Apache-2.0
 #include "thinwire/memory/csc_grid.h"
 
@@ -15,7 +15,7 @@ std::size_t CscGrid::share(double density) const {
 
 void CscGrid::gather(const float* from, Picks picks, float* out) const {
   float* const end = out + packed(picks.size());
-  if (chunk == 1) {  // single elements are worth a loop without calls
+  if (chunk == 1) {  // single elements: a loop without calls is faster
     for (const std::uint32_t pick : picks) *out++ = from[pick];
   } else {
     for (const std::uint32_t pick : picks) out = std::copy_n(from + first(pick), size(pick), out);

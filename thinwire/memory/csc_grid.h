@@ -1,6 +1,5 @@
-// csc_grid.h: a bucket cut into equal chunks (the last may be shorter), and chosen chunks of it
-// lying side by side, as they travel. Since all workers choose the same chunks, no index travels
-// with them.
+// csc_grid.h: a bucket cut into equal chunks (the last may be shorter). The chosen chunks travel
+// packed side by side. All workers choose the same chunks, so no indices travel.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -11,7 +10,7 @@
 
 namespace thinwire {
 
-// Numbers of chunks, ascending.
+// The numbers of the chosen chunks, ascending.
 using Picks = std::span<const std::uint32_t>;
 
 struct CscGrid {
@@ -22,17 +21,18 @@ struct CscGrid {
   std::size_t first(std::size_t number) const { return number * chunk; }
   std::size_t size(std::size_t number) const { return std::min(chunk, elements - first(number)); }
 
-  // So many of count() chunks are `density` of them; at least one of any.
+  // The number of chunks that is `density` of all; at least one, unless there are none.
   std::size_t share(double density) const;
 
-  // Elements that `picks` chunks take when packed, whichever they are: a picked last chunk is
-  // padded with zeros, so that buffers have their size before anything is picked.
+  // Elements of `picks` packed chunks, whichever they are. A shorter last chunk is padded with
+  // zeros, so that the size of the buffers is known before anything is picked.
   std::size_t packed(std::size_t picks) const { return std::min(picks * chunk, elements); }
 
-  // The picked chunks of `from` (elements long), side by side in `out`, packed(picks.size()) long.
+  // Copies the picked chunks of `from` to `out`, side by side; `out` has packed(picks.size())
+  // elements.
   void gather(const float* from, Picks picks, float* out) const;
 
-  // Their place in `to` again, zeros everywhere else.
+  // Copies packed chunks back to their places in `to`, and writes zeros everywhere else.
   void scatter(const float* packed, Picks picks, float* to) const;
 };
 

@@ -1,5 +1,5 @@
-// largest.h: the largest of many magnitudes, chosen alike everywhere: larger first, among equals the
-// lower index. A key holds both, so that plain integers are compared.
+// largest.h: selects the largest magnitudes, the lower index first among equals, so that the choice
+// is the same everywhere. A key holds both, so that integers are compared.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -11,7 +11,7 @@
 
 namespace thinwire {
 
-// The larger key goes first.
+// The element with the larger key is chosen first.
 inline std::uint64_t magnitude_key(float value, std::uint32_t index) {
   const std::uint64_t magnitude = std::bit_cast<std::uint32_t>(value) & 0x7fffffffu;
   return magnitude << 32 | (~index & 0xffffffffu);
