@@ -30,7 +30,7 @@ CodedCompressor::CodedCompressor(std::uint8_t scheme, std::uint64_t seed, const 
       bucket_(bucket),
       site_(site),
       who_("rank " + std::to_string(site.rank) + ", bucket " + std::to_string(bucket.id)) {
-  // Before the first step, and before any memory of that size is taken.
+  // Checked before the first step, and before memory of that size is allocated.
   if (codec_->payload_bytes() > longest_block)
     fail(who_, ": ", bucket.elements(), " elements may take ", codec_->payload_bytes(),
          " bytes, a frame holds at most ", longest_block, "; use smaller buckets");
@@ -43,7 +43,7 @@ Leg CodedCompressor::leg(std::uint64_t, int) const {
   return {Reduction::gather, DType::f32, block_header_bytes + codec_->payload_bytes()};
 }
 
-// u = m u + g; the codec is fed u, or with Nesterov m u + g.
+// u = m u + g. The codec's input is u, or with Nesterov m u + g.
 std::span<const float> CodedCompressor::with_momentum(std::span<const float> gradient) {
   const float m = memory_.momentum;
   if (memory_.accumulate == Accumulate::momentum) {
@@ -63,7 +63,8 @@ std::size_t CodedCompressor::encode(const Turn& turn, TensorView gradient, Bytes
   std::span<const float> fed = gradient.f32();
   FrameHeader head = block_header(scheme_, bucket_, turn.step);
   sent_.clear();
-  // What is beyond the limit enters the momentum and shows there: forget() clears it.
+  // An element beyond the limit enters the momentum, and the codec sees it there. forget() clears
+  // it.
   if (has_momentum(memory_.accumulate)) fed = with_momentum(fed);
   const Bytes payload = block_payload(out);
   const std::uint64_t seed = stream_seed(seed_, turn.step, bucket_.id, site_.rank);
@@ -87,7 +88,7 @@ Status CodedCompressor::decode(const Turn& turn, const Inbox& inbox, TensorView 
   return status;
 }
 
-// Our own payload, decoded: what the residual lacks.
+// Decodes this rank's own payload, which is what the residual lacks.
 std::vector<float> CodedCompressor::take_sent() {
   std::vector<float> sent(v_.size());
   if (!sent_.empty() && !codec_->add(sent_, 1.0f, sent).ok())

@@ -1,13 +1,13 @@
-// csc.cc: coarse-grained sparse communication (GradientFlow, Sun et al. 2019): all workers sum the
-// L1 norms of a bucket's chunks, so all know the same largest chunks, and sum only those, dense. No
-// indices travel, and the volume does not grow with the number of workers.
+// csc.cc: coarse-grained sparse communication (GradientFlow, Sun et al. 2019). All workers sum the
+// L1 norms of a bucket's chunks, so all of them know the same largest chunks, and sum only those.
+// No indices travel, and the bytes do not grow with the number of workers.
 //
-//     select=current    round 0: sum of the norms; decode picks;  round 1: sum of the picked chunks
-//     select=previous   one round: the chunks that the last step's norms picked, then the norms
+//     select=current    round 0 sums the norms and picks chunks; round 1 sums the picked chunks
+//     select=previous   one round: the chunks picked by the last step's norms, then the norms
 //
-// A norm travels as the mean magnitude of its chunk: the same order where chunks are equal, fair to
-// a shorter last one. An element beyond the limit (kernels/limit.h) makes its chunk's norm NaN,
-// which every worker sees in the sum.
+// A norm is sent as the mean magnitude of its chunk: the order is the same for equal chunks, and
+// fair to a shorter last one. An element beyond the limit (kernels/limit.h) makes the norm of its
+// chunk NaN, which every worker sees in the sum.
 // SPDX-License-Identifier: Apache-2.0
 #include <algorithm>
 #include <cmath>
@@ -24,7 +24,7 @@ namespace {
 constexpr std::string_view select_names[] = {"current", "previous"};
 constexpr std::string_view value_names[] = {"f32", "f16", "bf16"};  // in order of DType
 
-// Fewer chunks than this and a few per cent of them would be all or nothing.
+// With fewer chunks than this, a few per cent of them would be all or nothing.
 constexpr std::size_t least_chunks = 64;
 
 struct CscSettings {
@@ -48,14 +48,14 @@ CscSettings read(const Options& options) {
   return settings;
 }
 
-// Chunks of a small bucket are smaller, and whole groups of the kernel's sixteen where they can be.
+// Small buckets have smaller chunks. Where possible, a chunk is a multiple of the kernel's sixteen.
 CscGrid grid_of(std::size_t elements, std::size_t chunk) {
   std::size_t most = std::max<std::size_t>(1, elements / least_chunks);
   if (most > 16) most -= most % 16;
   return {elements, std::min(chunk, most)};
 }
 
-// The largest norms, the lower number among equals; ascending by number.
+// The chunks with the largest norms, the lower number first among equals; in ascending order.
 std::vector<std::uint32_t> largest(std::span<const float> norms, std::size_t wanted) {
   std::vector<std::uint64_t> keys(norms.size());
   for (std::size_t i = 0; i < keys.size(); ++i)
@@ -113,7 +113,7 @@ class CscCompressor final : public Compressor {
     require_f32_cpu(average, bucket_.elements(), who_);
     const bool has_chunks = turn.round == 1 || settings_.previous;
     const std::size_t bytes = has_chunks ? chunk_bytes(turn.step) : 0;
-    // Norms first: they tell whether the chunks are worth anything.
+    // Reads the norms first: they tell whether the step is skipped.
     if (turn.round == 0 && !norms_as_.read(inbox.data.subspan(bytes), norms_))
       return {Code::skipped, "a rank's gradient was not finite"};
     if (!has_chunks) {
@@ -157,15 +157,15 @@ class CscCompressor final : public Compressor {
 
   void pick(std::uint64_t step) { picks_ = largest(norms_, wanted(step)); }
 
-  // With `masked`, the norms after this step: of chunks just sent nothing is left, and counted in
-  // full they would be picked again at once.
+  // With `masked`, chunks that were just sent have norm 0: nothing is left of them, and with their
+  // full norm they would be picked again at once.
   void write_norms(bool masked, Bytes out) {
     std::vector<float> means(sums_.size());
     for (std::size_t i = 0; i < means.size(); ++i)
       means[i] = static_cast<float>(sums_[i] / static_cast<double>(grid_.size(i)));
     for (const std::uint32_t sent : masked ? Picks(picks_) : Picks()) means[sent] = 0;
     for (std::size_t i = 0; i < means.size(); ++i) {
-      // Of all that is not finite only NaN survives the limits of f16.
+      // Infinity would be clamped to the limit of f16; NaN is not.
       if (!std::isfinite(sums_[i])) means[i] = std::numeric_limits<float>::quiet_NaN();
     }
     norms_as_.write(means, out);
@@ -177,9 +177,9 @@ class CscCompressor final : public Compressor {
   SummedValues values_, norms_as_;
   std::string who_;  // "rank 1, bucket 3", for errors
   CscMemory memory_;
-  std::vector<double> sums_;          // this worker's L1 norms of the step
-  std::vector<float> norms_;          // everybody's mean of them, the last that came
-  std::vector<float> norms_before_;   // ... before this step: undo() needs them
+  std::vector<double> sums_;          // this worker's L1 norms in this step
+  std::vector<float> norms_;          // their mean over the workers, as last received
+  std::vector<float> norms_before_;   // norms_ before this step, for undo()
   std::vector<std::uint32_t> picks_;  // of the step
   std::vector<float> received_;       // kept for its memory
 };

@@ -30,7 +30,7 @@ std::unique_ptr<Compressor> make(const Options& options, const Bucket& bucket, c
   read_sparse_options(options, settings);
   const MemoryRule rule = read_momentum_options(options);
   settings.memory.momentum = rule.momentum;
-  // Without momentum u would only be the gradient again: plain gradient dropping needs none.
+  // With a factor of 0, u would equal the gradient: plain gradient dropping needs no u.
   settings.memory.accumulate = rule.momentum == 0 ? Accumulate::residual : rule.accumulate;
   settings.memory.mask = options.flag("mask");
   settings.clip = options.number_from("clip", 0, 1e30);

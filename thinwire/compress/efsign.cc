@@ -1,5 +1,5 @@
-// efsign.cc: EF-signSGD (Karimireddy et al. 2019): a bit per element, one magnitude per layer, and
-// the error kept.
+// efsign.cc: EF-signSGD (Karimireddy et al. 2019): sends a bit per element and one magnitude per
+// group of a layer, and keeps the error.
 // SPDX-License-Identifier: Apache-2.0
 #include "thinwire/compress/memory_options.h"
 #include "thinwire/compress/schemes.h"
@@ -10,7 +10,7 @@ namespace {
 
 constexpr std::uint8_t id = 13;
 
-// Layers, or blocks of layers.
+// The groups: layers, or parts of layers.
 std::vector<SignGroup> groups_of(const Options& options, const Bucket& bucket) {
   const auto longest = static_cast<std::size_t>(options.integer("group", 0, 1 << 20));
   std::vector<SignGroup> groups;

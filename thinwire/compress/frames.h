@@ -1,4 +1,4 @@
-// frames.h: the frames that a gather brought, one per rank: opened, and compared with what this rank
+// frames.h: opens the frames of a gather, one per rank, and compares them with what this rank
 // expects.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -13,8 +13,8 @@ namespace thinwire {
 // The header of a block frame (wire/block.h) of this bucket and step.
 FrameHeader block_header(std::uint8_t scheme, const Bucket& bucket, std::uint64_t step);
 
-// Says how a sound frame's header differs from the expected one; null when it does not. The skipped
-// flag is not compared.
+// Tells how the header of a sound frame differs from the expected one; null when it does not. The
+// skipped flag is not compared.
 const char* difference(const FrameHeader& got, const FrameHeader& expected);
 
 // Calls open(rank, slot, header), which returns the status of that rank's frame, for every rank.

@@ -1,4 +1,4 @@
-// int8.cc: blocks of bytes between their minimum and maximum, through a gather.
+// int8.cc: sends a byte per element between the minimum and maximum of its block, through a gather.
 // SPDX-License-Identifier: Apache-2.0
 #include "thinwire/kernels/int8.h"
 

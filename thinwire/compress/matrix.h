@@ -1,4 +1,4 @@
-// matrix.h: helpers of the schemes that treat a parameter as a matrix.
+// matrix.h: helpers for schemes that treat a parameter as a matrix.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -18,8 +18,8 @@ inline MatrixShape matrix_shape(const Parameter& parameter) {
   return cols > 0 && rows * cols == parameter.count ? MatrixShape{rows, cols} : MatrixShape{};
 }
 
-// A scalar product in double precision. Element i is added to sum i % 8, and the eight sums are added
-// as a tree: compilers vectorize this without changing a bit.
+// A scalar product in double precision. Element i is added to sum i % 8, and the eight sums are
+// added as a tree: compilers vectorize this without changing a bit.
 template <typename A, typename B>
 double product(const A* a, const B* b, std::size_t count) {
   double sums[8] = {};

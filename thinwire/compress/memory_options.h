@@ -1,4 +1,4 @@
-// memory_options.h: the options by which a user chooses a scheme's memory, and how they are read.
+// memory_options.h: the options that choose the memory of a scheme.
 //
 //     memory     none, residual or momentum; schemes that always have momentum lack this option
 //     momentum   the factor m

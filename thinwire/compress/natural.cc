@@ -1,4 +1,4 @@
-// natural.cc: natural compression: sign and exponent of a random rounding, 9 bits.
+// natural.cc: natural compression: sends sign and exponent after stochastic rounding, 9 bits.
 // SPDX-License-Identifier: Apache-2.0
 #include "thinwire/kernels/natural.h"
 

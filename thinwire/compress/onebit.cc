@@ -1,5 +1,5 @@
-// onebit.cc: 1-bit SGD (Seide et al. 2014): a bit per element, two means per unit of a layer, and
-// the error kept.
+// onebit.cc: 1-bit SGD (Seide et al. 2014): sends a bit per element and two means per unit of a
+// layer, and keeps the error.
 // SPDX-License-Identifier: Apache-2.0
 #include <algorithm>
 
@@ -13,19 +13,19 @@ namespace {
 
 constexpr std::uint8_t id = 7;
 
-// Longer rows are cut: their second read would no longer come from a cache, and finer means only
-// fit better. 16384 elements and their residual are 128 KiB.
+// Longer rows are cut, because their second read would not come from a cache; more means only fit
+// better. 16384 elements and their residual are 128 KiB.
 constexpr std::size_t longest = std::size_t{1} << 14;
 
-// The weights into one unit: a column of the paper's matrices, a row of shape[0] x rest as
-// frameworks store them, and so contiguous. 1-D parameters, and those whose shape does not fit (a
-// slice of one), are a single row.
+// The number of weights into one unit: a column of the paper's matrices, and a contiguous row of
+// shape[0] x rest as frameworks store them. A parameter that is no matrix is a single row.
 std::size_t row_of(const Parameter& parameter) {
   const MatrixShape shape = matrix_shape(parameter);
   return shape.rows > 0 ? shape.cols : parameter.count;
 }
 
-// Rows, short ones joined until they have `least` elements, so that means never outweigh bits.
+// The groups are rows. Short rows are joined until they have `least` elements, so that the means
+// take less space than the bits.
 void add_groups(const Parameter& parameter, std::size_t least, std::vector<SignGroup>& groups) {
   if (parameter.count == 0) return;
   const std::size_t row = row_of(parameter), rows = parameter.count / row;

@@ -1,14 +1,13 @@
 // powersgd.cc: PowerSGD (Vogels et al. 2019): one step of subspace iteration per training step.
-// Each matrix M = gradient + error travels as two thin factors, both through sums:
+// Each matrix M = gradient + error is sent as two thin factors, both through sums:
 //
 //     round 0   P = M Q       sum;  P made orthonormal
 //     round 1   Q = M^T P     sum;  M' = P Q^T / N is the average, M - M' stays as error
 //
-// One-dimensional and unprofitable tensors travel as they are, in the sum of round 0.
+// Vectors, and matrices for which factors do not pay, are sent uncompressed in the sum of round 0.
 //
-// What was sent leaves the error when the next gradient is taken in, panel by panel, while it is in
-// a cache anyway. Until then v holds M, and undo() has nothing to compute: whatever other ranks sent,
-// it is exact.
+// What was sent is subtracted from v when the next gradient is added, panel by panel, while it is
+// in a cache anyway. Until then v holds M, so undo() has nothing to compute and is exact.
 // SPDX-License-Identifier: Apache-2.0
 #include <algorithm>
 #include <atomic>
@@ -28,7 +27,7 @@ namespace {
 enum class ErrorOf : std::uint8_t { average, local };
 constexpr std::string_view error_names[] = {"average", "local"};
 
-// Elements of v that are still in the first-level cache when settle() is followed by take().
+// Elements of v that are still in the L1 cache when take() follows settle().
 constexpr std::size_t cached = std::size_t{1} << 12;
 
 struct Settings {
@@ -80,7 +79,7 @@ class PowerSgdCompressor final : public Compressor {
     require_f32_cpu(gradient, bucket_.elements(), who_);
     auto* floats = reinterpret_cast<float*>(out.data());
     if (turn.round == 0) {
-      // The sum carries a NaN to every rank; the memory has taken what was within the limit.
+      // The sum carries a NaN to every rank. The memory has added the elements within the limit.
       sound_ = take(at(turn.step), turn.step, gradient.f32(), floats);
       if (!sound_) floats[0] = std::numeric_limits<float>::quiet_NaN();
     } else if (!out.empty()) {
@@ -103,7 +102,7 @@ class PowerSgdCompressor final : public Compressor {
 
   std::optional<bool> sound() const override { return sound_; }
 
-  // Back to gradient + error, which the next step then sends.
+  // v is gradient + error again, which the next step sends.
   void undo(const Turn&) override {
     if (given_ == &layout_ && !layout_.matrices.empty()) std::swap(q_, next_q_);
     given_ = nullptr;
@@ -141,7 +140,7 @@ class PowerSgdCompressor final : public Compressor {
     }
   }
 
-  // Round 0: the gradient into the error, P and what travels plainly into `out`.
+  // Round 0: adds the gradient to v, and writes P and the uncompressed elements to `out`.
   bool take(const PowerSgdLayout& layout, std::uint64_t step, std::span<const float> gradient,
             float* out) {
     std::atomic<bool> sound = true;
@@ -174,7 +173,7 @@ class PowerSgdCompressor final : public Compressor {
     return sound;
   }
 
-  // Takes what the last step sent out of these rows.
+  // Subtracts what the last step sent from these rows.
   void settle(const ThinMatrix& matrix, const Panel& panel, std::size_t first) {
     powersgd_settle(panel, p_.data() + matrix.p + first * matrix.rank, kept_q() + matrix.q,
                     v_.data() + matrix.offset + first * matrix.cols);
@@ -191,7 +190,7 @@ class PowerSgdCompressor final : public Compressor {
     given_ = nullptr;
   }
 
-  // After round 0: the plain averages are known, P becomes a basis.
+  // After round 0: stores the averages of the uncompressed elements, and makes P orthonormal.
   bool receive_p(const PowerSgdLayout& layout, const float* sum) {
     const float share = 1.0f / static_cast<float>(site_.world);
     std::copy_n(sum, layout.p, p_.begin());
@@ -204,7 +203,7 @@ class PowerSgdCompressor final : public Compressor {
     return true;
   }
 
-  // Round 1: Q of this worker.
+  // Round 1: computes this worker's Q.
   void project(float* out) {
     for (const ThinMatrix& matrix : layout_.matrices) {
       for_cols(matrix, [&](const Panel& panel, std::size_t first) {
@@ -215,7 +214,7 @@ class PowerSgdCompressor final : public Compressor {
     std::copy_n(out, own_q_.size(), own_q_.begin());
   }
 
-  // After round 1: everybody's Q, and the next step's.
+  // After round 1: stores the mean Q, and computes the Q of the next step.
   bool receive_q(const PowerSgdLayout& layout, const float* sum, std::uint64_t step) {
     std::copy_n(sum, layout.q, mean_q_.begin());
     if (!scale_finite(mean_q_.data(), layout.q, 1.0f / static_cast<float>(site_.world)))
@@ -224,7 +223,7 @@ class PowerSgdCompressor final : public Compressor {
     return true;
   }
 
-  // The averages, when all rounds have arrived.
+  // Writes the averages after the last round.
   void give(const PowerSgdLayout& layout, std::span<float> average) {
     for (const ThinMatrix& matrix : layout.matrices) {
       for_rows(matrix, [&](const Panel& panel, std::size_t first) {
@@ -240,9 +239,9 @@ class PowerSgdCompressor final : public Compressor {
     given_ = &layout;
   }
 
-  // Only the space of Q's columns counts, so they go orthonormal into the next step: their length
-  // is that of the gradient, and P would otherwise be of its square. A direction that died (a
-  // gradient of zeros) is drawn anew.
+  // Only the space of Q's columns matters, so they are made orthonormal for the next step. Their
+  // length is that of the gradient, and P would otherwise grow with its square. A direction that
+  // vanished (a gradient of zeros) is replaced by a random one.
   void find_next_q(std::uint64_t step) {
     next_q_ = mean_q_;
     for (const ThinMatrix& matrix : layout_.matrices)
@@ -258,12 +257,12 @@ class PowerSgdCompressor final : public Compressor {
   Bucket bucket_;
   Site site_;
   std::string who_;                     // for errors
-  PowerSgdLayout layout_, everything_;  // ... and that of the warm-up
-  std::vector<float> v_;       // M of the last step: the error, once what was sent is settled
-  std::vector<float> p_, q_;   // q_: orthonormal, of this step until its end
-  std::vector<float> next_q_;  // after the step's end: what q_ was
+  PowerSgdLayout layout_, everything_;  // everything_: the layout of the warm-up
+  std::vector<float> v_;                // M of the last step; after settle() the error
+  std::vector<float> p_, q_;            // q_ is orthonormal
+  std::vector<float> next_q_;           // after the step: the previous q_, for undo()
   std::vector<float> mean_q_, own_q_;
-  std::vector<float> plain_;  // averages of plain elements, until the last round
+  std::vector<float> plain_;  // averages of uncompressed elements, until the last round
   const PowerSgdLayout* given_ =
       nullptr;         // v_ still holds what went out by this; q_ is the next step's
   bool sound_ = true;  // the last gradient was within the limit

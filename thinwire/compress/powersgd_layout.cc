@@ -1,4 +1,4 @@
-// powersgd_layout.cc: what travels as factors.
+// powersgd_layout.cc: chooses the matrices that are sent as factors.
 // SPDX-License-Identifier: Apache-2.0
 #include "thinwire/compress/powersgd_layout.h"
 

@@ -1,5 +1,5 @@
-// powersgd_layout.h: which parameters of a bucket travel as two thin factors, and where these lie; how the
-// work on a matrix is cut into pieces for threads.
+// powersgd_layout.h: decides which parameters of a bucket are sent as two thin factors and where
+// the factors lie, and splits the work on a matrix into pieces for threads.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -14,16 +14,16 @@
 
 namespace thinwire {
 
-// A parameter that travels as factors: where it lies in the bucket, and its factors among all P and
-// all Q.
+// A parameter that is sent as factors, with its offset in the bucket and the offsets of its factors
+// in all P and all Q.
 struct ThinMatrix {
   std::string name;
   std::size_t offset = 0, rows = 0, cols = 0, rank = 0;
   std::size_t p = 0, q = 0;
-  std::uint64_t stream = 0;  // of its random draws: the same on all ranks and in any bucket
+  std::uint64_t stream = 0;  // seed of its random draws: the same on all ranks and in every bucket
 };
 
-// Elements that travel as they are.
+// Elements that are sent uncompressed.
 struct PlainPart {
   std::size_t offset = 0, count = 0;
 };
@@ -34,11 +34,11 @@ struct PowerSgdLayout {
   std::size_t p = 0, q = 0, plain_count = 0;  // floats of each kind
 };
 
-// A matrix travels as factors of `rank` columns (fewer where it has fewer itself) when they have
+// A matrix is sent as factors of `rank` columns (at most its own rows or columns) when these have
 // less than 1 / rate of its elements.
 PowerSgdLayout lay_out(const Bucket& bucket, std::size_t rank, double rate, std::uint64_t seed);
 
-// Calls body(panel, first row): pieces for passes in which a row's results are its own.
+// Calls body(panel, first row) in parallel, for passes in which rows are independent.
 template <typename Body>
 void for_rows(const ThinMatrix& matrix, Body body) {
   constexpr std::size_t elements = 1 << 16;
@@ -49,8 +49,8 @@ void for_rows(const ThinMatrix& matrix, Body body) {
   });
 }
 
-// Calls body(panel, first column): pieces for passes in which a column's results are its own; their
-// Q^T stays in the first-level cache.
+// Calls body(panel, first column) in parallel, for passes in which columns are independent. The Q^T
+// of a piece stays in the L1 cache.
 template <typename Body>
 void for_cols(const ThinMatrix& matrix, Body body) {
   constexpr std::size_t extent = 512;

@@ -1,4 +1,4 @@
-// qsgd.cc: QSGD: random levels of each bucket's norm, packed or entropy-coded.
+// qsgd.cc: QSGD: sends random levels of each bucket's norm, packed or entropy-coded.
 // SPDX-License-Identifier: Apache-2.0
 #include "thinwire/kernels/qsgd.h"
 
@@ -17,8 +17,8 @@ static_assert(qsgd_most <= elias_most);
 
 using PackedCodec = BlockCodec<QsgdRule, qsgd_bytes, qsgd_encode, qsgd_add>;
 
-// Each bucket: its norm, and unless that is 0 its levels in Elias's codes. Buckets have no fixed
-// place here, so they are coded one after the other.
+// Each bucket is its norm and, unless that is 0, its levels in Elias codes. Buckets have no fixed
+// place in the payload, so they are coded sequentially.
 class EliasCodec final : public Codec {
  public:
   EliasCodec(const QsgdRule& rule, std::size_t elements) : rule_(rule), elements_(elements) {}

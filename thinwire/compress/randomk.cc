@@ -1,10 +1,11 @@
-// randomk.cc: the same random support on all workers, drawn anew in each step from a common seed:
-// no indices travel, and the values can be summed. The bucket's blocks are shared out into k strata
-// of equal length (to one), and one block of each goes: exactly k without replacement, found in
-// O(k), in order, by a draw that depends on (seed, step, bucket, stratum) alone.
+// randomk.cc: sends a random choice of blocks, which all workers draw from a common seed in each
+// step. So no indices travel, and the values can be summed. The blocks of the bucket are divided
+// into k strata of equal length (up to one), and one block of each is sent: exactly k blocks
+// without replacement, in order, found in O(k). Each draw depends only on (seed, step, bucket,
+// stratum).
 //
-//     none                 g_i times the length of its stratum: right on average, but scattered
-//     residual, momentum   what is not sent waits; no factor
+//     none                 sends g_i times the length of its stratum: unbiased, but noisy
+//     residual, momentum   keeps what is not sent; no factor
 // SPDX-License-Identifier: Apache-2.0
 #include <algorithm>
 #include <cmath>
@@ -20,7 +21,7 @@
 namespace thinwire {
 namespace {
 
-// Elements per call of the pass, about: in the cache together with what is cleared in them.
+// About the elements per call of the pass: they stay in the cache while sent blocks are cleared.
 constexpr std::size_t piece_elements = 4096;
 
 struct RandomkSettings {
@@ -66,7 +67,7 @@ class RandomkCompressor final : public Compressor {
     } else {
       memory_.send(picks_, Velocity::mask, out);
     }
-    // One NaN is enough for every rank to see it in the sum, wherever in the gradient it was.
+    // One NaN is enough, wherever the bad element was: every rank sees it in the sum.
     if (!all_finite(sums_)) {
       const float nan = std::numeric_limits<float>::quiet_NaN();
       std::memcpy(out.data(), &nan, sizeof nan);
@@ -93,7 +94,7 @@ class RandomkCompressor final : public Compressor {
   void visit_state(StateVisitor& visitor) override { memory_.visit_state(visitor); }
 
  private:
-  // Where the strata begin, in blocks.
+  // The first block of a stratum.
   std::size_t stratum(std::size_t i) const { return grid_.count() * i / picks_.size(); }
 
   void draw(std::uint64_t step) {

@@ -1,4 +1,4 @@
-// sign.cc: two reads of a group, of which the second comes from a cache where the group fits.
+// sign.cc: reads each group twice; the second read comes from a cache where the group fits.
 // SPDX-License-Identifier: Apache-2.0
 #include "thinwire/compress/sign.h"
 
@@ -15,12 +15,12 @@
 namespace thinwire {
 namespace {
 
-// The sums of a group are those of its blocks, added in order: so threads may share a large group,
-// and its levels are the same for any number of them.
+// The sum of a group is the sum of its blocks, in order. So threads can share a large group, and
+// its levels do not depend on their number.
 constexpr std::size_t block = std::size_t{1} << 16;
-// Below, waking a thread costs more than it saves.
+// Below this, waking a thread costs more than it saves.
 constexpr std::size_t run_elements = std::size_t{1} << 17;
-// 32 KiB of the average, to which all payloads are added while it is in a cache.
+// 32 KiB of the average: all payloads are added to it while it is in a cache.
 constexpr std::size_t tile = std::size_t{1} << 13;
 
 std::size_t bytes_of_bits(std::size_t count) { return (count + 7) / 8; }
@@ -29,12 +29,12 @@ std::size_t level_bytes(SignLevels levels) {
   return levels == SignLevels::two_means ? 2 * sizeof(float) : sizeof(float);
 }
 
-// Whether a group has ones, and zeros.
+// Whether the bits of a group have ones, and zeros.
 struct Sides {
   bool ones = false, zeros = false;
 };
 
-// The padding is zero.
+// Requires zero padding.
 Sides sides_of(ConstBytes bits, std::size_t count) {
   std::uint64_t some = 0, every = ~std::uint64_t{0};
   std::size_t at = 0;
@@ -58,10 +58,11 @@ bool padding_is_zero(ConstBytes bits, std::size_t count) {
   return count % 8 == 0 || std::to_integer<unsigned>(bits.back()) >> count % 8 == 0;
 }
 
-// Zero or more: its sign bit is clear.
+// Whether a level is zero or positive; its sign bit must be clear.
 bool is_level(float value) { return std::isfinite(value) && !std::signbit(value); }
 
-// Runs body(first, count) over the blocks of a group. Most are one block: no loop is set up for it.
+// Calls body(first, count) for the blocks of a group. Most groups are one block and need no
+// parallel loop.
 template <typename Body>
 void for_blocks(std::size_t count, const Body& body) {
   if (count <= block) return body(0, count);
@@ -148,7 +149,7 @@ bool SignCodec::encode_group(const Place& place, const float* g, float* r, Bytes
   const bool sound = std::isfinite(sums.high) && std::isfinite(sums.low);
   const Levels levels = sound ? levels_of(sums, count) : Levels{};
   write_levels(levels, out.data() + place.levels);
-  // Bits without a meaning are zero: a payload has one spelling.
+  // Bits without a meaning are zero, so that a gradient has only one payload.
   if (levels.low == 0) std::fill_n(bits, bytes_of_bits(count), std::uint8_t{0});
   if (r == nullptr) return sound;
   for_blocks(count, [&](std::size_t at, std::size_t size) {
@@ -178,7 +179,7 @@ void SignCodec::write_levels(const Levels& levels, std::byte* to) const {
     std::memcpy(to + sizeof levels.high, &levels.low, sizeof levels.low);
 }
 
-// Checks everything that could be spelled otherwise.
+// Refuses everything that an encoder would write differently.
 Status SignCodec::read_group(const Place& place, ConstBytes payload, Levels& levels) const {
   const std::size_t count = place.group.count;
   const ConstBytes bits = payload.subspan(place.bits, bytes_of_bits(count));
@@ -214,7 +215,7 @@ Status SignCodec::add(ConstBytes payload, float share, std::span<float> target) 
   return {};
 }
 
-// Levels of all payloads first: nothing is added before it is checked.
+// Reads the levels of all payloads first, so that nothing is added before it is checked.
 void SignCodec::average_group(const Place& place, std::span<const ConstBytes> payloads, float share,
                               float* target, std::vector<Levels>& levels, Fault& fault) const {
   for (int k = 0; k < fault.payload; ++k) {

@@ -1,8 +1,8 @@
-// sign.h: a bit per element, and what the bits of a group stand for: the codec of onebit and
-// efsign. With x = g + r, the payload is the levels of all groups (f32), then each group's bits
-// (1: x < 0), every group from a byte of its own.
+// sign.h: the codec of onebit and efsign: one bit per element, and for each group of elements the
+// levels that its bits stand for. With x = g + r, the payload is the levels of all groups (f32),
+// then the bits of each group (1: x < 0). Every group starts at a byte.
 //
-//     two_means   high = mean of the x >= 0, low = mean of the x < 0; a side without elements: 0
+//     two_means   high = mean of the x >= 0, low = mean of the x < 0 (0 for an empty side)
 //     magnitude   high = mean |x|, low = -high: one float
 //
 // SPDX-License-Identifier: Apache-2.0
@@ -20,7 +20,7 @@ namespace thinwire {
 
 enum class SignLevels : std::uint8_t { two_means, magnitude };
 
-// Elements [first, first + count) of the bucket, at least one, that share their levels.
+// Elements [first, first + count) of the bucket, at least one, which share their levels.
 struct SignGroup {
   std::size_t first = 0, count = 0;
 };
@@ -29,7 +29,7 @@ struct SignGroup {
 void cut_evenly(std::size_t first, std::size_t count, std::size_t longest,
                 std::vector<SignGroup>& groups);
 
-// What a rank sends per step with these groups, and a compressor that sends it.
+// The bytes that a rank sends per step with these groups, and the compressor.
 std::size_t sign_frame_bytes(SignLevels levels, const std::vector<SignGroup>& groups);
 std::unique_ptr<Compressor> make_sign_compressor(std::uint8_t scheme, SignLevels levels,
                                                  const std::vector<SignGroup>& groups,
@@ -56,14 +56,14 @@ class SignCodec final : public Codec {
   };
   struct Place {
     SignGroup group;
-    std::size_t levels = 0, bits = 0;  // where they are in the payload
+    std::size_t levels = 0, bits = 0;  // offsets in the payload
   };
 
   bool encode_group(const Place& place, const float* g, float* r, Bytes out) const;
   Levels levels_of(const SignSums& sums, std::size_t count) const;
   void write_levels(const Levels& levels, std::byte* to) const;
   Status read_group(const Place& place, ConstBytes payload, Levels& levels) const;
-  // The first payload that is not sound, and why.
+  // The first payload that is not sound, and the reason.
   struct Fault {
     int payload = 0;
     Status status;
@@ -73,7 +73,7 @@ class SignCodec final : public Codec {
 
   SignLevels levels_;
   std::vector<Place> places_;
-  std::vector<std::size_t> runs_;  // places where a unit of parallel work begins, and their end
+  std::vector<std::size_t> runs_;  // the first place of each unit of parallel work, and the end
   std::size_t bytes_ = 0;
 };
 

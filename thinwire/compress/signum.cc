@@ -1,5 +1,5 @@
-// signum.cc: Signum with majority vote (Bernstein et al. 2018): the sign of each worker's momentum,
-// and of those signs the majority.
+// signum.cc: Signum with majority vote (Bernstein et al. 2018): each worker sends the signs of its
+// momentum, and the update is the sign of the majority.
 // SPDX-License-Identifier: Apache-2.0
 #include <algorithm>
 #include <string>
@@ -19,7 +19,7 @@ namespace {
 
 constexpr std::uint8_t id = 12;
 
-// A unit of parallel work: whole chunks, and enough of them to be worth waking a thread.
+// A unit of parallel work: whole chunks, enough of them to justify waking a thread.
 constexpr std::size_t run_elements = 32 * votes_chunk;
 
 enum class Travel : std::uint8_t { gather, sum };
@@ -80,7 +80,7 @@ class SignumCompressor final : public Compressor {
 
   std::optional<bool> sound() const override { return sound_; }
 
-  // Nothing was taken out of the momentum, so nothing returns to it.
+  // Sending takes nothing out of the momentum, so there is nothing to put back.
   void undo(const Turn&) override {}
   void forget(const Turn&, std::span<const float>) override {
     std::fill(m_.begin(), m_.end(), 0.0f);
@@ -91,7 +91,7 @@ class SignumCompressor final : public Compressor {
   }
 
  private:
-  // The gradient into the momentum; its signs and zeros as bits.
+  // Adds the gradient to the momentum, and writes its signs and zeros as bits.
   void take_in(const float* g, std::uint8_t* signs) {
     const std::size_t runs = (m_.size() + run_elements - 1) / run_elements;
     std::vector<char> sound(runs, 1);
@@ -103,7 +103,7 @@ class SignumCompressor final : public Compressor {
     sound_ = std::find(sound.begin(), sound.end(), 0) == sound.end();
   }
 
-  // A byte per vote, and one more that is set where a gradient was beyond the limit.
+  // Writes a byte per vote, and one more byte that is set where a gradient was beyond the limit.
   std::size_t encode_sum(Bytes out) const {
     auto* votes = reinterpret_cast<std::int8_t*>(out.data());
     for (std::size_t i = 0; i < m_.size(); ++i)
@@ -136,13 +136,14 @@ class SignumCompressor final : public Compressor {
     return {};
   }
 
-  // One chunk, of all ranks: it stays in the cache. Floats count exactly, up to 2^24 workers.
+  // Counts one chunk of all ranks, which stays in the cache. Floats count exactly up to 2^24
+  // workers.
   void count_votes(std::span<float> average) {
     std::fill(average.begin(), average.end(), 0.0f);
     for (VoteReader& reader : readers_) {
       const VoteReader::Chunk chunk = reader.next();
       sign_add(as_bits(chunk.signs), average.size(), 1, -1, average.data());
-      // A zero was counted as +1.
+      // Zeros were counted as +1.
       if (!chunk.zeros.empty())
         sign_add(as_bits(chunk.zeros), average.size(), 0, -1, average.data());
     }

@@ -1,4 +1,4 @@
-// sparse.cc: survivors out of memory, into a frame, and everybody's frames into an average.
+// sparse.cc: sends survivors in a frame, and averages the frames of all ranks.
 // SPDX-License-Identifier: Apache-2.0
 #include "thinwire/compress/sparse.h"
 
@@ -19,7 +19,7 @@ constexpr std::string_view index_names[] = {"smallest", "golomb", "elias_fano",
 constexpr std::string_view select_names[] = {"steered", "exact"};
 constexpr std::string_view quota_names[] = {"bucket", "layer"};
 
-// Who only decodes keeps nothing.
+// A compressor that only decodes needs no memory.
 DgcMemoryOptions memory_at(const Site& site, DgcMemoryOptions options) {
   if (!site.sends) options.accumulate = Accumulate::none;
   return options;
@@ -72,7 +72,7 @@ SparseCompressor::Plan SparseCompressor::plan(std::uint64_t step) const {
   const double expected = plan.density * static_cast<double>(elements);
   plan.header.chunk_log2 = chunk_log2_for(plan.header.elements, static_cast<std::size_t>(expected));
   plan.bound = sparse_frame_bound(plan.header, plan.most);
-  // Per rank a gather moves (N-1) frames, a ring all-reduce 2(N-1)/N dense buckets.
+  // Per rank, a gather moves N-1 frames, and a ring all-reduce moves 2(N-1)/N dense buckets.
   const auto world = static_cast<double>(site_.world);
   const auto dense_bytes = static_cast<double>(elements * sizeof(float));
   plan.dense = site_.sums && site_.world > 1 && elements > 0 &&
@@ -86,8 +86,8 @@ Leg SparseCompressor::leg(std::uint64_t step, int) const {
   return {Reduction::gather, DType::f32, now.bound};
 }
 
-// The paper's local clipping: each worker's share of the permitted norm is 1/sqrt(N). NaN when the
-// norm is not finite.
+// The paper's local clipping: each worker may have 1/sqrt(N) of the norm. Returns NaN when the norm
+// is not finite.
 float SparseCompressor::clip_scale(const Turn& turn, std::span<const float> gradient) const {
   if (settings_.clip <= 0) return 1.0f;
   const double squared =
@@ -121,7 +121,7 @@ std::size_t SparseCompressor::encode_dense(Bytes out) const {
     std::memcpy(out.data() + at * sizeof(float), &value, sizeof value);
   };
   for (std::size_t i = 0; i < survivors_.size(); ++i) put(survivors_.index[i], survivors_.value[i]);
-  // One NaN is enough for every rank to see it in the sum.
+  // One NaN is enough: every rank sees it in the sum.
   if (!sound_) put(0, std::numeric_limits<float>::quiet_NaN());
   return out.size();
 }
@@ -147,7 +147,7 @@ Status SparseCompressor::decode_frames(const Plan& plan, const Inbox& inbox,
         return decode_sparse(slot, plan.most, header, received_[rank], used);
       });
   if (!status.ok()) return status;
-  // All frames are sound: one scatter-add, in rank order, so that every rank rounds alike.
+  // All frames are sound. They are added in rank order, so that every rank rounds alike.
   std::fill(average.begin(), average.end(), 0.0f);
   const float share = 1.0f / static_cast<float>(site_.world);
   for (const Sparse& sparse : received_) {

@@ -1,6 +1,6 @@
-// terngrad.cc: TernGrad: every element becomes -s, 0 or s of its layer, at random. Round 0 finds the
-// s that all workers share, the maximum of theirs, so that sums stay on one grid; round 1 moves the
-// signs, by fives in a byte through a gather, or as bytes through a sum.
+// terngrad.cc: TernGrad: every element becomes -s, 0 or s at random, with one s per layer. Round 0
+// finds the maximum of the workers' s, which all of them use, so that sums stay on one grid. Round
+// 1 sends the signs, five per byte through a gather, or as bytes through a sum.
 // SPDX-License-Identifier: Apache-2.0
 #include <algorithm>
 #include <atomic>
@@ -85,8 +85,9 @@ class TerngradCompressor final : public Compressor {
   void visit_state(StateVisitor&) override {}
 
  private:
-  // Each layer's clipping bound, kept, and its largest magnitude behind that, sent. A layer that is
-  // not finite sends infinity, which wins every maximum: all ranks then skip the step.
+  // Computes the clipping bound of each layer, and sends its largest magnitude after clipping. A
+  // layer that is not finite sends infinity, which wins every maximum: all ranks then skip the
+  // step.
   std::size_t measure(const float* g, Bytes out) {
     std::vector<float> scales(scales_.size());
     parallel_for(scales.size(), [&](std::size_t layer) {
@@ -118,7 +119,7 @@ class TerngradCompressor final : public Compressor {
                  [&](std::size_t i) { body(i * tile, std::min(tile, elements_ - i * tile)); });
   }
 
-  // Calls body(layer, first, count) for the parts of layers in a range.
+  // Calls body(layer, first, count) for each part of a layer in the range.
   template <typename Body>
   void for_layers(std::size_t first, std::size_t count, const Body& body) const {
     const auto& all = bucket_.parameters;
@@ -147,7 +148,7 @@ class TerngradCompressor final : public Compressor {
     });
   }
 
-  // The layer that holds all of a range; if none does, the number of layers.
+  // The layer that contains the whole range. If none does, the number of layers.
   std::size_t layer_around(std::size_t first, std::size_t count) const {
     std::size_t layer = 0, parts = 0;
     for_layers(first, count, [&](std::size_t at, std::size_t, std::size_t) {
@@ -212,8 +213,8 @@ class TerngradCompressor final : public Compressor {
   Site site_;
   std::size_t elements_;
   std::string who_;
-  std::vector<float> clips_;   // this rank's bounds, from round 0 to round 1
-  std::vector<float> scales_;  // shared
+  std::vector<float> clips_;   // this rank's clipping bounds, from round 0 to round 1
+  std::vector<float> scales_;  // s of each layer, shared by all ranks
 };
 
 constexpr std::string_view travel_names[] = {"gather", "sum"};

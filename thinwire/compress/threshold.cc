@@ -1,5 +1,5 @@
-// threshold.cc: threshold quantisation (Strom 2015): accumulate, and where it has grown to tau send
-// one quantum of it.
+// threshold.cc: threshold quantisation (Strom 2015): accumulates, and sends one quantum of every
+// element that has reached tau.
 // SPDX-License-Identifier: Apache-2.0
 #include "thinwire/compress/coded.h"
 #include "thinwire/compress/schemes.h"

@@ -1,4 +1,4 @@
-// topk.cc: gradient dropping (Aji & Heafield 2017): accumulate, send the largest, keep the rest.
+// topk.cc: gradient dropping (Aji & Heafield 2017): accumulates, sends the largest, keeps the rest.
 // SPDX-License-Identifier: Apache-2.0
 #include "thinwire/compress/schemes.h"
 #include "thinwire/compress/sparse.h"
