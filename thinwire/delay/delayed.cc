@@ -1,4 +1,4 @@
-// delayed.cc: when rounds are closed and taken in.
+// delayed.cc: decides when rounds are closed and applied.
 // SPDX-License-Identifier: Apache-2.0
 #include "thinwire/delay/delayed.h"
 
@@ -19,10 +19,10 @@
 namespace thinwire {
 namespace {
 
-// Rounds after which a measured delay is settled: enough to see a link's jitter.
+// The number of rounds that a measurement of the delay takes: enough to see the jitter of a link.
 constexpr std::uint64_t measured_rounds = 8;
 
-// The buckets of the moments follow those of the weights, under names of their own.
+// Adds buckets for the moments after those of the weights, with their own names.
 std::vector<Bucket> with_moments(std::vector<Bucket> buckets, bool moments) {
   if (!moments) return buckets;
   const std::size_t count = buckets.size();
@@ -76,12 +76,12 @@ class DelayedAverage::Impl {
   std::unique_ptr<Pipeline> pipeline_;
   std::uint64_t delay_ = 0, step_ = 0, opened_ = 0, closed_rounds_ = 0;
   struct Closed {
-    std::uint64_t at = 0, steps = 0;  // after how many steps in all, with how many of its own
+    std::uint64_t at = 0, steps = 0;  // the step when it was closed, and its number of steps
   };
   std::deque<Closed> closed_;     // rounds in flight
-  std::uint64_t timed_ = 0;       // rounds that were, while D is being measured
-  double slowest_ = 0;            // seconds of such a round
-  std::uint64_t steps_here_ = 0;  // of this run, those before a loaded state left out
+  std::uint64_t timed_ = 0;       // rounds timed so far, while D is measured
+  double slowest_ = 0;            // seconds of the slowest such round
+  std::uint64_t steps_here_ = 0;  // steps of this run, without those before a loaded state
   std::chrono::steady_clock::time_point first_step_{};
 };
 
@@ -115,7 +115,7 @@ DelayedAverage::Impl::Impl(Group& group, const std::vector<Bucket>& buckets, con
     else
       ledgers_.emplace_back(options, buckets_[b], weights[b], group.size());
   }
-  // Moments have no stability to lose: they follow the plain ledger whatever the weights do.
+  // Moments cannot become unstable, so they use the plain ledger with every correction.
   DelayOptions plain = options;
   if (options.correction != Correction::none) plain.correction = Correction::ledger;
   plain.share = plain.pace = plain.clip = plain.rate = 0;
@@ -132,10 +132,10 @@ void DelayedAverage::Impl::correct(const Arrays& gradients) {
 }
 
 void DelayedAverage::Impl::finish_step(bool take_part) {
-  if (!published()) advance(take_part, {});  // else correct() has done it
+  if (!published()) advance(take_part, {});  // otherwise correct() did it
 }
 
-// First makes room in flight; what is due without delay comes after.
+// Applies due rounds twice: first to make room in flight, and again for rounds without delay.
 void DelayedAverage::Impl::advance(bool take_part, const Arrays& gradients) {
   if (steps_here_++ == 0) first_step_ = std::chrono::steady_clock::now();
   ++step_;
@@ -151,10 +151,10 @@ void DelayedAverage::Impl::advance(bool take_part, const Arrays& gradients) {
 }
 
 void DelayedAverage::Impl::drain() {
-  Message gradients = room();  // what the published correction would give to a further step
+  Message gradients = room();  // the published correction's part of a next step, which is not taken
   const Arrays further(gradients.begin(), gradients.end());
   while (closed_.size() >= options_.rounds_in_flight()) take_in(further);
-  close_round(true);  // steps since the last, and what some worker missed to send
+  close_round(true);  // sends the steps since the last round, and rounds that a worker left out
   while (!closed_.empty()) take_in(further);
   for (Ledger& ledger : ledgers_) ledger.come_home();
   for (Published& books : published_) books.come_home();
@@ -175,7 +175,7 @@ void DelayedAverage::Impl::close_round(bool take_part) {
   opened_ = step_;
 }
 
-// Anchors are what rounds of equal number have made of them, on all ranks alike.
+// Checksums of the anchors, which must be the same on all ranks after the same number of rounds.
 std::vector<std::uint32_t> DelayedAverage::Impl::digests() {
   const std::uint64_t rounds =
       std::max<std::uint64_t>(1, options_.check_every / options_.local_steps);
@@ -209,7 +209,7 @@ void DelayedAverage::Impl::take_in(const Arrays& gradients) {
   if (options_.measure && timed_ < measured_rounds && round.seconds > 0) measure(round.seconds);
 }
 
-// One length for the whole model, so that the cut correction keeps its direction.
+// Clips the correction by its length over the whole model, so that it keeps its direction.
 void DelayedAverage::Impl::settle(std::span<const Ledger::Due> due) {
   double correction = 0, mean = 0;
   for (std::size_t b = 0; b < weights_.size() && b < due.size(); ++b) {
@@ -228,8 +228,8 @@ void DelayedAverage::Impl::settle(std::span<const Ledger::Due> due) {
   }
 }
 
-// The slowest of the first rounds, in steps, and one for the unexpected; the largest over the ranks.
-// They all come here after the same step.
+// The delay is the time of the slowest of the first rounds, in steps, plus one as a reserve; the
+// largest over the ranks. All ranks call this after the same step.
 void DelayedAverage::Impl::measure(double seconds) {
   slowest_ = std::max(slowest_, seconds);
   if (++timed_ < measured_rounds) return;
@@ -259,7 +259,7 @@ void DelayedAverage::Impl::visit_state(StateVisitor& visitor) {
   number("delay/delay", delay_);
   number("delay/step", step_);
   number("delay/opened", opened_);
-  // A measurement that was not finished starts again: clocks do not survive a restart.
+  // An unfinished measurement starts again, because clocks do not survive a restart.
   std::uint64_t timed = timed_ < measured_rounds ? 0 : timed_;
   number("delay/acknowledged", timed);
   if (steps_here_ == 0) timed_ = timed < measured_rounds ? 0 : timed;

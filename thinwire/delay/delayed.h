@@ -1,5 +1,5 @@
-// delayed.h: delayed averaging of a model over the workers (Zhu et al. 2021): every worker trains on
-// its own while its messages travel; what the others did is taken in D steps later.
+// delayed.h: delayed averaging of a model over the workers (Zhu et al. 2021). Every worker goes on
+// training while its messages are in flight, and applies the other workers' updates D steps later.
 //
 //     thinwire::DelayedAverage delayed(group, buckets, weights, Config::parse("dense"),
 //                                      {.delay = 20, .local_steps = 5});
@@ -9,8 +9,8 @@
 //     delayed.drain();                         // the weights of all workers are now the same
 //
 // delay = 0 is FedAvg with K local steps, and with K = 1 synchronous training, by the same code.
-// What is evaluated and saved is the anchor: it follows from received bytes alone, and is the same,
-// bit for bit, on all workers after equal numbers of steps. docs/delay.md has the whole story.
+// The anchor is the model to evaluate and save: it depends only on received bytes, and is
+// bit-identical on all workers after the same number of steps. docs/delay.md explains the method.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -30,19 +30,20 @@
 
 namespace thinwire {
 
-// Arrays of the caller, one per bucket.
+// Arrays that the caller owns, one per bucket.
 using Arrays = std::vector<std::span<float>>;
 
 class DelayedAverage {
  public:
-  // The optimizer's step `step` on an array other than the weights: what the published correction's
-  // anchor needs.
+  // Applies the optimizer's step `step` to another array than the weights. The anchor of the
+  // published correction needs it.
   using Replay = std::function<void(std::uint64_t step, std::size_t bucket,
                                     std::span<const float> gradient, std::span<float> anchor)>;
 
-  // `weights` live longer than this. `moments`: second moments of a local Adam, or nothing; they are
-  // averaged alongside, or workers with other data would each scale their steps by their own. A
-  // collective; throws an Error for settings that clash, and for ranks that do not agree.
+  // `weights` must outlive this object. `moments` are the second moments of a local Adam, or empty.
+  // They are averaged as well; otherwise workers with different data would scale their steps
+  // differently. A collective. Throws an Error for settings that conflict, and for ranks that do
+  // not agree.
   DelayedAverage(Group& group, const std::vector<Bucket>& buckets, const Arrays& weights,
                  const Config& config, const DelayOptions& options, const Arrays& moments = {},
                  Replay replay = {});
@@ -50,26 +51,26 @@ class DelayedAverage {
   DelayedAverage(const DelayedAverage&) = delete;
   DelayedAverage& operator=(const DelayedAverage&) = delete;
 
-  // Published correction only, before the optimizer's step: takes note of the gradients, and adds
-  // what is due to them. A void step is one of zeros.
+  // For the published correction only, before the optimizer's step: records the gradients, and adds
+  // the due correction to them. Pass zeros for a skipped step.
   void correct(const Arrays& gradients);
 
-  // After the optimizer's step, or without one where it was void. A worker that does not take part
-  // (its link is down) sends nothing of this round; what it did travels with the next.
+  // Call it after the optimizer's step, and also after a skipped step. A worker that does not take
+  // part (its link is down) sends zeros in this round; its updates are sent with the next one.
   void finish_step(bool take_part = true);
 
-  // Takes in everything that is under way. All workers end with the anchor as their weights. What a
-  // compressor still holds back stays in the state, for steps that may follow. A collective.
+  // Waits for all messages in flight and applies them. All workers then have the anchor as their
+  // weights. What a compressor still holds back stays in the state, for later steps. A collective.
   void drain();
 
-  // Waits until everything under way has arrived. It is still taken in when it is due. At the same
-  // step on all ranks.
+  // Waits until all messages in flight have arrived. They are still applied when they are due. Call
+  // it at the same step on all ranks.
   void await_arrivals();
 
   std::span<float> anchor(std::size_t bucket);
-  // Swaps weights and anchor, to evaluate the anchor; again, to go on.
+  // Swaps weights and anchor, to evaluate the anchor. Swap again to go on training.
   void swap_anchor();
-  // The group for the caller's own collectives, at the same step on all ranks.
+  // Locks the group for the caller's own collectives. Call it at the same step on all ranks.
   std::unique_lock<std::mutex> hold();
 
   std::uint64_t delay() const;  // D; with `measure` the measured one, once it is known
@@ -77,10 +78,10 @@ class DelayedAverage {
   std::uint64_t in_flight() const;
   Report report() const;
   void observe(Observer observer);
-  // Exact: messages under way are waited for, and belong to the state.
+  // Waits for messages in flight, which belong to the state, so that resuming is exact.
   void visit_state(StateVisitor& visitor);
 
-  // By element of a bucket, for the laws: own weights = anchor + lead (corrections ledger, none).
+  // For tests of the laws, by element: own weights = anchor + lead (corrections ledger, none).
   std::vector<double> lead(std::size_t bucket) const;
 
  private:

@@ -107,7 +107,7 @@ std::uint64_t DelayOptions::rounds_in_flight() const {
 
 double DelayOptions::pull_rate() const {
   if (rate > 0) return rate;
-  if (delay == 0) return 1;  // nothing has happened since: all the way
+  if (delay == 0) return 1;  // nothing has happened since then: go all the way
   const auto steps = static_cast<double>(local_steps);
   return 0.4 * steps / std::max(static_cast<double>(delay), steps);
 }
@@ -124,7 +124,7 @@ bool DelayOptions::measures_share() const {
 }
 
 double DelayOptions::effective_share() const {
-  return delay > 0 && share > 0 ? share : 1;  // without delay nothing is under way
+  return delay > 0 && share > 0 ? share : 1;  // without delay nothing is in flight
 }
 
 }  // namespace thinwire

@@ -1,4 +1,4 @@
-// pipeline.cc: one thread that carries rounds of messages from encoding to their means.
+// pipeline.cc: one thread takes messages from encoding to their means.
 // SPDX-License-Identifier: Apache-2.0
 #include "thinwire/delay/pipeline.h"
 
@@ -22,9 +22,9 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-// How often collectives under way are looked at. Looking costs the training its processor, so it is
-// done after a small part of the time that the oldest has taken already: what is late by as much
-// hardly comes later for it. While somebody waits the shortest pause counts.
+// The pauses between polls of the collectives in flight. Polling takes CPU time from the training,
+// so a pause is a small part of the time that the oldest collective has taken already, which delays
+// it little in proportion. While a caller waits, the shortest pause is used.
 constexpr auto shortest_pause = std::chrono::microseconds(300);
 constexpr auto longest_pause = std::chrono::microseconds(10'000);
 constexpr int pause_part = 16;
@@ -109,7 +109,7 @@ class Pipeline::Engine {
   std::unique_lock<std::mutex> hold() {
     {
       std::unique_lock lock(mutex_);
-      // Further collectives of a message start when the first has arrived, whenever that is.
+      // Further collectives of a message start when the first has arrived, at an unknown time.
       await(lock, [this] {
         const bool issued = several_legs_ ? ready_.size() == under_way_ : queue_.empty();
         return (issued && !launching_) || error_;
@@ -173,10 +173,10 @@ class Pipeline::Engine {
     std::uint64_t step = 0;
     Clock::time_point begin;
   };
-  // One bucket of a round on its way.
+  // One bucket of a round in flight.
   struct Passage {
     Leg leg;
-    std::vector<float> values;  // the message, in the end the mean
+    std::vector<float> values;  // the message, and at the end the mean
     std::vector<std::byte> payload, slots;
     std::vector<std::size_t> sizes;
     Pending pending;
@@ -186,14 +186,14 @@ class Pipeline::Engine {
     std::uint64_t round = 0;
     std::vector<Passage> passages;
     Message own;
-    std::vector<std::uint32_t> own_digests, digests;  // ours, and by rank
+    std::vector<std::uint32_t> own_digests, digests;  // of this rank, and of all ranks
     std::vector<std::size_t> digest_sizes;
     Pending digest_pending;
     double squared_norm = 0;
-    std::string fault;  // which parameter of ours is beyond the limit
+    std::string fault;  // this rank's parameter that is beyond the limit
     Clock::time_point begin;
     bool there = false;
-    double seconds = 0;  // from begin until it was there
+    double seconds = 0;  // from begin until its arrival
   };
 
   Round room() const {
@@ -252,7 +252,7 @@ class Pipeline::Engine {
     flights_.clear();
   }
 
-  // Flights arrive in any order: one that is there may stand behind one that is not.
+  // Flights arrive in any order, so one that has arrived may be behind one that has not.
   const Flight* oldest_under_way() const {
     const auto found =
         std::ranges::find_if(flights_, [](const Flight& flight) { return !flight.there; });
@@ -267,7 +267,7 @@ class Pipeline::Engine {
     --waiting_;
   }
 
-  // Moves the collectives on, and notes which rounds are there: true if one has come.
+  // Polls the collectives and marks the rounds that have arrived. Returns whether one is new.
   bool look() {
     bool news = false;
     const std::lock_guard group(group_mutex_);
@@ -291,7 +291,7 @@ class Pipeline::Engine {
     }
     Flight flight;
     flight.round = round_++;
-    flight.begin = std::max(next.begin, agreed_at_);  // a message's time is not the agreement's
+    flight.begin = std::max(next.begin, agreed_at_);  // the check above is not a message's time
     flight.own_digests = std::move(next.digests);
     flight.passages.resize(lanes_.size());
     for (const auto& values : next.message)
@@ -301,12 +301,12 @@ class Pipeline::Engine {
     constexpr double most = double{gradient_limit} * gradient_limit;
     if (!(flight.squared_norm <= most)) flight.fault = fault_of(flight);
     if (own_) flight.own.resize(lanes_.size());
-    flights_.push_back(std::move(flight));  // first: collectives keep pointers into it
+    flights_.push_back(std::move(flight));  // before encode(): collectives keep pointers into it
     for (std::size_t b = 0; b < lanes_.size(); ++b) encode(flights_.back(), b, 0);
     if (!flights_.back().own_digests.empty()) send_digests(flights_.back());
   }
 
-  // The first parameter whose update is beyond the limit; nobody averages such a message.
+  // The first parameter whose update is beyond the limit. Such a message is not averaged.
   std::string fault_of(const Flight& flight) const {
     for (std::size_t b = 0; b < lanes_.size(); ++b) {
       const std::vector<float>& values = flight.passages[b].values;
@@ -374,7 +374,7 @@ class Pipeline::Engine {
     }
   }
 
-  // What this rank's bytes say, read as the only worker's.
+  // Decodes this rank's own bytes, as if it were the only worker.
   void keep_own(Flight& flight, std::size_t b, Bytes out, std::size_t bytes) {
     const Passage& passage = flight.passages[b];
     flight.own[b] = passage.values;
@@ -387,7 +387,7 @@ class Pipeline::Engine {
       inbox.sizes = sizes;
     }
     const Status status = lanes_[b].reader->decode({flight.round, 0, {}, 0}, inbox, flight.own[b]);
-    // A message that makes the round void must still leave: all ranks see it when it lands.
+    // A message that makes the round invalid must still be sent: all ranks see it when it arrives.
     if (status.code != Code::skipped) check(status, inbox, flight, b);
   }
 
@@ -463,18 +463,18 @@ class Pipeline::Engine {
   std::vector<Lane> lanes_;
   bool several_legs_ = false;
   std::uint64_t round_ = 0;
-  bool agreed_ = false;  // all ranks are at this round
+  bool agreed_ = false;  // all ranks have been found to be at this round
   Clock::time_point agreed_at_;
-  std::deque<Flight> flights_;  // the thread's
+  std::deque<Flight> flights_;  // used by the thread only
 
-  std::mutex group_mutex_;  // before mutex_ where both are taken
+  std::mutex group_mutex_;  // locked before mutex_ where both are needed
   mutable std::mutex mutex_;
   std::condition_variable wake_, done_;
   std::deque<Queued> queue_;
   std::deque<Round> ready_;
   std::size_t under_way_ = 0;
-  std::size_t ahead_ = 1;  // rounds decoded before they are wanted
-  int waiting_ = 0;        // callers that wait for the thread
+  std::size_t ahead_ = 1;  // rounds that may be decoded before take()
+  int waiting_ = 0;        // callers waiting for the thread
   bool launching_ = false, closing_ = false;
   std::exception_ptr error_;
   Report report_;
