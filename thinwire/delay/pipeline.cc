@@ -14,6 +14,7 @@
 #include "thinwire/core/error.h"
 #include "thinwire/delay/fit.h"
 #include "thinwire/exchange/agreement.h"
+#include "thinwire/exchange/passage.h"
 #include "thinwire/kernels/limit.h"
 #include "thinwire/kernels/norm.h"
 
@@ -32,8 +33,6 @@ constexpr int pause_part = 16;
 double seconds_since(Clock::time_point start) {
   return std::chrono::duration<double>(Clock::now() - start).count();
 }
-
-bool gathers(const Leg& leg) { return leg.reduction == Reduction::gather; }
 
 }  // namespace
 
@@ -174,17 +173,15 @@ class Pipeline::Engine {
     Clock::time_point begin;
   };
   // One bucket of a round in flight.
-  struct Passage {
-    Leg leg;
+  struct Part {
     std::vector<float> values;  // the message, and at the end the mean
-    std::vector<std::byte> payload, slots;
-    std::vector<std::size_t> sizes;
+    Passage passage;
     Pending pending;
     Clock::time_point issued;
   };
   struct Flight {
     std::uint64_t round = 0;
-    std::vector<Passage> passages;
+    std::vector<Part> parts;
     Message own;
     std::vector<std::uint32_t> own_digests, digests;  // of this rank, and of all ranks
     std::vector<std::size_t> digest_sizes;
@@ -273,8 +270,8 @@ class Pipeline::Engine {
     const std::lock_guard group(group_mutex_);
     for (Flight& flight : flights_) {
       if (flight.there) continue;
-      flight.there = std::ranges::all_of(flight.passages,
-                                         [](Passage& passage) { return passage.pending.done(); });
+      flight.there =
+          std::ranges::all_of(flight.parts, [](Part& part) { return part.pending.done(); });
       flight.seconds = seconds_since(flight.begin);
       news = news || flight.there;
     }
@@ -293,11 +290,11 @@ class Pipeline::Engine {
     flight.round = round_++;
     flight.begin = std::max(next.begin, agreed_at_);  // the check above is not a message's time
     flight.own_digests = std::move(next.digests);
-    flight.passages.resize(lanes_.size());
+    flight.parts.resize(lanes_.size());
     for (const auto& values : next.message)
       flight.squared_norm += squared_norm(values.data(), values.size());
     for (std::size_t b = 0; b < lanes_.size(); ++b)
-      flight.passages[b].values = std::move(next.message[b]);
+      flight.parts[b].values = std::move(next.message[b]);
     constexpr double most = double{gradient_limit} * gradient_limit;
     if (!(flight.squared_norm <= most)) flight.fault = fault_of(flight);
     if (own_) flight.own.resize(lanes_.size());
@@ -309,7 +306,7 @@ class Pipeline::Engine {
   // The first parameter whose update is beyond the limit. Such a message is not averaged.
   std::string fault_of(const Flight& flight) const {
     for (std::size_t b = 0; b < lanes_.size(); ++b) {
-      const std::vector<float>& values = flight.passages[b].values;
+      const std::vector<float>& values = flight.parts[b].values;
       if (all_within_limit(values.data(), values.size())) continue;
       for (const Parameter& parameter : lanes_[b].bucket.parameters) {
         if (!all_within_limit(values.data() + parameter.offset, parameter.count))
@@ -341,49 +338,35 @@ class Pipeline::Engine {
 
   void encode(Flight& flight, std::size_t b, int leg_number) {
     Lane& lane = lanes_[b];
-    Passage& passage = flight.passages[b];
+    Part& part = flight.parts[b];
     const Turn turn{flight.round, leg_number, {}, flight.squared_norm};
-    passage.leg = lane.compressor->leg(flight.round, leg_number);
+    const Leg leg = lane.compressor->leg(flight.round, leg_number);
     const auto begin = Clock::now();
-    Bytes out;
-    if (passage.leg.in_place) {
-      out = {reinterpret_cast<std::byte*>(passage.values.data()), passage.leg.bytes};
-    } else {
-      passage.payload.resize(passage.leg.bytes);
-      out = passage.payload;
-    }
-    const std::size_t bytes = lane.compressor->encode(turn, passage.values, out);
+    const Bytes out = part.passage.begin(leg, group_.size(), part.values.data());
+    const std::size_t bytes = lane.compressor->encode(turn, part.values, out);
     if (own_ && leg_number == 0) keep_own(flight, b, out, bytes);
     tell("encode", flight.round, b, begin, &Report::encode_seconds);
     {
       const std::lock_guard lock(mutex_);
       report_.payload_bytes += bytes;
-      if (leg_number == 0) report_.dense_bytes += passage.values.size() * sizeof(float);
+      if (leg_number == 0) report_.dense_bytes += part.values.size() * sizeof(float);
       if (leg_number == 0 && b == 0) ++report_.steps;
     }
-    passage.issued = Clock::now();
-    if (gathers(passage.leg)) {
-      passage.slots.resize(passage.leg.bytes * static_cast<std::size_t>(group_.size()));
-      passage.sizes.resize(static_cast<std::size_t>(group_.size()));
-      passage.pending =
-          group_.all_gather(out.first(bytes), passage.leg.bytes, passage.slots, passage.sizes, {});
-    } else {
-      const bool sum = passage.leg.reduction == Reduction::sum;
-      passage.pending =
-          group_.all_reduce(out, passage.leg.dtype, sum ? ReduceOp::sum : ReduceOp::max, {});
-    }
+    part.issued = Clock::now();
+    part.pending = part.passage.start(group_, bytes, lane.compressor->piece_sizes(), {});
   }
 
   // Decodes this rank's own bytes, as if it were the only worker.
   void keep_own(Flight& flight, std::size_t b, Bytes out, std::size_t bytes) {
-    const Passage& passage = flight.passages[b];
-    flight.own[b] = passage.values;
-    if (passage.leg.in_place) return;
+    const Part& part = flight.parts[b];
+    const Leg& leg = part.passage.leg();
+    flight.own[b] = part.values;
+    if (leg.in_place) return;
     const std::size_t sizes[] = {bytes};
     Inbox inbox;
     inbox.data = out;
-    if (gathers(passage.leg)) {
-      inbox.slot_bytes = passage.leg.bytes;
+    if (leg.reduction == Reduction::gather) {
+      inbox.slot_bytes = leg.bytes;
       inbox.sizes = sizes;
     }
     const Status status = lanes_[b].reader->decode({flight.round, 0, {}, 0}, inbox, flight.own[b]);
@@ -399,7 +382,7 @@ class Pipeline::Engine {
         const int legs = lanes_[b].compressor->rounds();
         for (int leg = 0; leg < legs; ++leg) {
           if (leg > 0) encode(flight, b, leg);
-          flight.passages[b].pending.wait();
+          flight.parts[b].pending.wait();
           decode(flight, b, leg);
         }
       }
@@ -407,7 +390,7 @@ class Pipeline::Engine {
     }
     if (!flight.digests.empty()) compare_digests(flight);
     Round round;
-    for (Passage& passage : flight.passages) round.mean.push_back(std::move(passage.values));
+    for (Part& part : flight.parts) round.mean.push_back(std::move(part.values));
     round.own = std::move(flight.own);
     round.seconds = flight.seconds;
     flights_.pop_front();
@@ -417,21 +400,12 @@ class Pipeline::Engine {
   }
 
   void decode(Flight& flight, std::size_t b, int leg_number) {
-    Passage& passage = flight.passages[b];
-    tell("exchange", flight.round, b, passage.issued, nullptr);
+    Part& part = flight.parts[b];
+    tell("exchange", flight.round, b, part.issued, nullptr);
     const auto begin = Clock::now();
-    Inbox inbox;
-    if (gathers(passage.leg)) {
-      inbox.data = passage.slots;
-      inbox.slot_bytes = passage.leg.bytes;
-      inbox.sizes = passage.sizes;
-    } else if (passage.leg.in_place) {
-      inbox.data = {reinterpret_cast<const std::byte*>(passage.values.data()), passage.leg.bytes};
-    } else {
-      inbox.data = passage.payload;
-    }
+    const Inbox inbox = part.passage.inbox();
     const Turn turn{flight.round, leg_number, {}, flight.squared_norm};
-    check(lanes_[b].compressor->decode(turn, inbox, passage.values), inbox, flight, b);
+    check(lanes_[b].compressor->decode(turn, inbox, part.values), inbox, flight, b);
     tell("decode", flight.round, b, begin, &Report::decode_seconds);
   }
 

@@ -17,6 +17,7 @@
 #include "thinwire/core/error.h"
 #include "thinwire/exchange/agreement.h"
 #include "thinwire/exchange/fuse.h"
+#include "thinwire/exchange/passage.h"
 #include "thinwire/exchange/striped.h"
 #include "thinwire/kernels/norm.h"
 
@@ -29,10 +30,6 @@ constexpr std::size_t depth = 2;
 
 // A state holds numbers as f64, which is exact up to here.
 constexpr double last_step = 0x1p53;
-
-bool has_slots(const Leg& leg) {
-  return leg.reduction == Reduction::gather || leg.reduction == Reduction::scatter;
-}
 
 double seconds_since(std::chrono::steady_clock::time_point start) {
   return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
@@ -208,14 +205,12 @@ class Exchange::Engine {
     Stream stream{};
     bool ready = false;    // submitted; guarded by mutex_
     bool encoded = false;  // its memory contains this step's gradient
-    std::vector<std::byte> payload{}, slots{};
-    std::vector<std::size_t> sizes{};
+    Passage passage{};
   };
 
   struct Flight {
     std::size_t lane = 0;
     int round = 0;
-    Leg leg;
     Pending pending;
     Time start{};
     Parcel* parcel = nullptr;  // for several fused buckets; `lane` is the first of them
@@ -342,14 +337,7 @@ class Exchange::Engine {
     Lane& lane = lanes_[index];
     const Turn turn{step_, round, lane.stream, squared_norm};
     const Leg leg = lane.compressor->leg(step_, round);
-    const bool pieces = leg.reduction == Reduction::scatter;
-    Bytes out;
-    if (leg.in_place) {
-      out = {static_cast<std::byte*>(lane.gradient.data), leg.bytes};
-    } else {
-      lane.payload.resize(leg.bytes * (pieces ? static_cast<std::size_t>(group_.size()) : 1));
-      out = lane.payload;
-    }
+    const Bytes out = lane.passage.begin(leg, group_.size(), lane.gradient.data);
     const auto start = std::chrono::steady_clock::now();
     if (round == 0) look_at(lane);
     const std::size_t bytes = lane.compressor->encode(turn, lane.gradient, out);
@@ -367,7 +355,9 @@ class Exchange::Engine {
       return;
     }
     const auto issued = std::chrono::steady_clock::now();
-    flights.push_back({index, round, leg, start_collective(lane, leg, out, bytes), issued});
+    Pending pending =
+        lane.passage.start(group_, bytes, lane.compressor->piece_sizes(), lane.stream);
+    flights.push_back({index, round, std::move(pending), issued});
   }
 
   // A scheme without memory does not check its gradient, but the memories of other buckets must
@@ -381,8 +371,10 @@ class Exchange::Engine {
   void depart(std::deque<Flight>& flights, Parcel* parcel) {
     const std::size_t index = parcel->riders.front().lane;
     const auto issued = std::chrono::steady_clock::now();
-    Pending pending = start_collective(lanes_[index], parcel->leg, parcel->data, parcel->leg.bytes);
-    flights.push_back({index, parcel->round, parcel->leg, std::move(pending), issued, parcel});
+    const Leg& leg = parcel->leg;
+    Pending pending =
+        group_.all_reduce(parcel->data, leg.dtype, reduce_op(leg), lanes_[index].stream);
+    flights.push_back({index, parcel->round, std::move(pending), issued, parcel});
   }
 
   // All first rounds are encoded: sends parcels that no other bucket can join.
@@ -392,21 +384,6 @@ class Exchange::Engine {
       if (std::any_of(flights.begin(), flights.end(), earlier)) return;
       depart(flights, fuser_.close(round));
     }
-  }
-
-  Pending start_collective(Lane& lane, const Leg& leg, Bytes out, std::size_t bytes) {
-    if (!has_slots(leg)) {
-      const ReduceOp op = leg.reduction == Reduction::sum ? ReduceOp::sum : ReduceOp::max;
-      return group_.all_reduce(out, leg.dtype, op, lane.stream);
-    }
-    const auto ranks = static_cast<std::size_t>(group_.size());
-    lane.slots.resize(ranks * leg.bytes);
-    lane.sizes.resize(ranks);
-    if (leg.reduction == Reduction::scatter) {
-      return group_.all_to_all(out, lane.compressor->piece_sizes(), leg.bytes, lane.slots,
-                               lane.sizes, lane.stream);
-    }
-    return group_.all_gather(out.first(bytes), leg.bytes, lane.slots, lane.sizes, lane.stream);
   }
 
   // Completes the oldest collective. A bucket with further rounds goes to the back of the queue.
@@ -419,19 +396,7 @@ class Exchange::Engine {
     if (flight.parcel) return unpack(flights, flight, squared_norm, skipped);
     Lane& lane = lanes_[flight.lane];
     tell("exchange", lane, flight.start);
-
-    const Leg& leg = flight.leg;
-    Inbox inbox;
-    if (has_slots(leg)) {
-      inbox.data = lane.slots;
-      inbox.slot_bytes = leg.bytes;
-      inbox.sizes = lane.sizes;
-    } else if (leg.in_place) {
-      inbox.data = {static_cast<const std::byte*>(lane.gradient.data), leg.bytes};
-    } else {
-      inbox.data = lane.payload;
-    }
-    arrive(flights, {flight.lane, flight.round, inbox}, squared_norm, skipped);
+    arrive(flights, {flight.lane, flight.round, lane.passage.inbox()}, squared_norm, skipped);
   }
 
   // Gives each bucket of a parcel its own bytes.
