@@ -248,8 +248,8 @@ class AtomoCodec final : public Codec {
 
 std::vector<Option> options() {
   std::vector<Option> all = {
-      {"rank", "3", "triplets sent per layer, in expectation: above 0, up to 1000"},
-      {"seed", "0", "of the draws"}};
+      {"rank", "3", "Expected number of triplets sent per layer, in (0, 1000]."},
+      {"seed", "0", "Seed of the random draws."}};
   for (Option& option : memory_options("none")) all.push_back(std::move(option));
   return all;
 }

@@ -186,13 +186,14 @@ class CscCompressor final : public Compressor {
 
 std::vector<Option> options() {
   std::vector<Option> all = {
-      {"density", "0.1", "fraction of the chunks sent, in (0, 1]"},
+      {"density", "0.1", "Fraction of the chunks sent, in (0, 1]."},
       {"chunk", "32768",
-       "elements of a chunk; less in small buckets, which are cut into at least 64"},
+       "Elements per chunk. Small buckets have smaller chunks, at least 64 of them."},
       {"select", "current",
-       "chunks by this step's norms (two rounds) or the previous step's (one round)"},
-      {"warmup", "0", "steps of dense training first, with plain momentum"},
-      {"values", "f32", "how chunks are summed: f32, f16 or bf16"},
+       "Choose chunks by the norms of this step (current: two rounds) or of the last one "
+       "(previous: one round)."},
+      {"warmup", "0", "Number of dense steps at the start, with plain momentum."},
+      {"values", "f32", "Type in which chunks are summed: f32, f16 or bf16."},
   };
   for (const Option& option : momentum_options()) all.push_back(option);
   return all;
@@ -214,7 +215,7 @@ const Scheme& csc_scheme() {
       .id = 6,
       .paper = "Sun et al. 2019, GradientFlow",
       .summary =
-          "Coarse-grained sparse communication: the chunks with the largest summed norm, dense, "
+          "Coarse-grained sparse communication: sends the chunks with the largest summed norm "
           "through an all-reduce.",
       .bits = "32 * density + 32 / chunk",
       .reducible = true,

@@ -15,12 +15,12 @@ std::vector<Option> options() {
   std::vector<Option> all = sparse_options();
   for (const Option& option : momentum_options()) all.push_back(option);
   all.push_back(
-      {"mask", "on", "factor masking: what is sent loses its momentum; off is for comparison"});
-  all.push_back(
-      {"clip", "0", "largest norm of the gradient, shared out over the workers; 0 = no clipping"});
-  all.push_back(
-      {"clip_norm", "global",
-       "norm over the whole gradient (waits for all buckets) or per bucket (an approximation)"});
+      {"mask", "on", "Factor masking: sent elements lose their momentum. Off is for comparison."});
+  all.push_back({"clip", "0",
+                 "Largest norm of the gradient; each of N workers clips at 1/sqrt(N) of it. 0: no "
+                 "clipping."});
+  all.push_back({"clip_norm", "global",
+                 "Norm to clip by: global (waits for all buckets) or bucket (an approximation)."});
   return all;
 }
 
@@ -46,7 +46,7 @@ const Scheme& dgc_scheme() {
       .id = id,
       .paper = "Lin et al. 2018, Deep Gradient Compression",
       .summary =
-          "Gradient dropping with momentum accumulated before selection: dense accuracy at 99.9 % "
+          "Sends the largest of the accumulated momentum, keeps the rest: dense accuracy at 99.9 % "
           "sparsity.",
       .bits = "15.6 * density (log4 values, density 0.001)",
       .reducible = false,

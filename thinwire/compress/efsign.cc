@@ -24,8 +24,8 @@ std::vector<SignGroup> groups_of(const Options& options, const Bucket& bucket) {
 std::vector<Option> options() {
   std::vector<Option> all = memory_options("momentum");
   all.push_back({"group", "512",
-                 "most elements that share a magnitude: 0 = the whole layer (the paper), or 1 to "
-                 "1048576 (up to 16384 the second read comes from a cache)"});
+                 "Largest number of elements that share a magnitude, 1 to 1048576; 0: the whole "
+                 "layer, as in the paper. Up to 16384 is fastest."});
   return all;
 }
 

@@ -27,9 +27,9 @@ std::unique_ptr<Compressor> make(const Options& options, const Bucket& bucket, c
 
 std::vector<Option> options() {
   std::vector<Option> all = {
-      {"block", "256", "elements that share a minimum and a step: a multiple of 64, up to 8192"},
-      {"rounding", "nearest", "nearest, or random (right on average: goes with memory=none)"},
-      {"seed", "1", "of the random rounding"},
+      {"block", "256", "Elements that share a minimum and a step: a multiple of 64, up to 8192."},
+      {"rounding", "nearest", "Rounding: nearest, or random (unbiased; use it with memory=none)."},
+      {"seed", "1", "Seed of the random rounding."},
   };
   for (const Option& option : memory_options("residual")) all.push_back(option);
   return all;
@@ -42,7 +42,7 @@ const Scheme& int8_scheme() {
       .name = "int8",
       .id = 17,
       .paper = "",
-      .summary = "A byte per element between the minimum and maximum of its block.",
+      .summary = "Sends a byte per element, between the minimum and maximum of its block.",
       .bits = "8.25 (blocks of 256)",
       .reducible = false,
       .biased = true,

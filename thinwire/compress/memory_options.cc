@@ -11,8 +11,8 @@ constexpr std::string_view memory_names[] = {"none", "residual", "momentum"};
 
 std::vector<Option> momentum_options() {
   return {
-      {"momentum", "0.9", "of the optimizer, which must then run without its own, in [0, 1)"},
-      {"nesterov", "off", "Nesterov's form of it: on or off"},
+      {"momentum", "0.9", "Momentum factor in [0, 1). Set the optimizer's own momentum to 0."},
+      {"nesterov", "off", "Use Nesterov's form of momentum: on or off."},
   };
 }
 
@@ -24,10 +24,11 @@ MemoryRule read_momentum_options(const Options& options) {
 std::vector<Option> memory_options(const std::string& fallback) {
   return {
       {"memory", fallback,
-       "none, residual (keeps what is not sent), or momentum (the same for the momentum, as dgc "
-       "does)"},
-      {"momentum", "0.9", "with memory=momentum: of the optimizer, which runs without its own"},
-      {"nesterov", "off", "with memory=momentum: Nesterov's form of it: on or off"},
+       "What the scheme keeps: none, residual (what is not sent), or momentum (momentum and "
+       "residual, as dgc)."},
+      {"momentum", "0.9",
+       "With memory=momentum: momentum factor in [0, 1). Set the optimizer's own momentum to 0."},
+      {"nesterov", "off", "With memory=momentum: use Nesterov's form of momentum: on or off."},
   };
 }
 

@@ -47,8 +47,8 @@ std::vector<SignGroup> groups_of(const Options& options, const Bucket& bucket) {
 std::vector<Option> options() {
   std::vector<Option> all = memory_options("momentum");
   all.push_back({"group", "512",
-                 "fewest elements that share two means: shorter rows of a layer are joined, 1 to "
-                 "1048576"});
+                 "Smallest number of elements that share two means, 1 to 1048576. Shorter rows of "
+                 "a layer are joined."});
   return all;
 }
 

@@ -283,15 +283,15 @@ const Scheme& powersgd_scheme() {
       .stochastic = false,
       .momentum = false,
       .options =
-          {{"rank", "2", "of the approximation, 1 to 256"},
+          {{"rank", "2", "Rank of the approximation, 1 to 256."},
            {"rate", "2",
-            "a matrix travels as factors when they have less than 1/rate of its elements"},
-           {"warmup", "0", "steps at the start that send everything as it is"},
-           {"warm_start", "on", "start from the last step's Q (on), or from a random one (off)"},
+            "Send a matrix as factors when they have less than 1/rate of its elements."},
+           {"warmup", "0", "Number of uncompressed steps at the start."},
+           {"warm_start", "on", "Start from the last step's Q (on) or from a random one (off)."},
            {"error", "average",
-            "keep what the average lacks of this worker's gradient (the paper), or what its own "
-            "share of it lacks (local)"},
-           {"seed", "0", "of the first Q; the same on all workers"}},
+            "Error to keep: this worker's gradient minus the average (average, as in the paper) or "
+            "minus its own part of it (local)."},
+           {"seed", "0", "Seed of the first Q; the same on all workers."}},
       .variants = {"rank=1,error=local", "rank=4,rate=1", "rank=3,warm_start=off,rate=1"},
       .bytes =
           [](const Options& options, const Bucket& bucket) {

@@ -97,12 +97,13 @@ std::unique_ptr<Compressor> make(const Options& options, const Bucket& bucket, c
 
 std::vector<Option> options() {
   std::vector<Option> all = {
-      {"bits", "7", "of a level: 2^bits - 1 levels and zero, 1 to 8; the sign is one bit more"},
-      {"bucket", "512", "elements that share a norm: a multiple of 64, up to 8192"},
-      {"norm", "l2", "l2, or max (of the magnitudes: more levels are used, less noise)"},
+      {"bits", "7", "Bits of a level, 1 to 8: 2^bits - 1 levels and zero, plus a sign bit."},
+      {"bucket", "512", "Elements that share a norm: a multiple of 64, up to 8192."},
+      {"norm", "l2", "Norm: l2, or max (largest magnitude: less noise)."},
       {"form", "packed",
-       "packed: bits + 1 each; coded: Elias codes, smaller with few bits, slower"},
-      {"seed", "1", "of the random rounding"},
+       "Code of the levels: packed (bits + 1 each) or coded (Elias codes: smaller with few bits, "
+       "slower)."},
+      {"seed", "1", "Seed of the random rounding."},
   };
   for (const Option& option : memory_options("none")) all.push_back(option);
   return all;
@@ -115,7 +116,7 @@ const Scheme& qsgd_scheme() {
       .name = "qsgd",
       .id = 10,
       .paper = "Alistarh et al. 2017, QSGD",
-      .summary = "Every element rounded at random to a level of its bucket's norm.",
+      .summary = "Rounds every element at random to a level of its bucket's norm.",
       .bits = "8.06 (bits + 1 + 32 / bucket)",
       .reducible = false,
       .biased = false,

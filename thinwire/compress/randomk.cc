@@ -132,9 +132,9 @@ class RandomkCompressor final : public Compressor {
 
 std::vector<Option> options() {
   std::vector<Option> all = {
-      {"density", "0.25", "fraction of the blocks sent, in (0, 1]"},
-      {"block", "1", "elements that go together: longer runs are faster, and coarser"},
-      {"seed", "0", "of the choice, the same on all workers"},
+      {"density", "0.25", "Fraction of the blocks sent, in (0, 1]."},
+      {"block", "1", "Elements per block. Longer blocks are faster and coarser."},
+      {"seed", "0", "Seed of the choice; the same on all workers."},
   };
   for (Option& option : memory_options("none")) all.push_back(std::move(option));
   return all;
@@ -148,8 +148,8 @@ const Scheme& randomk_scheme() {
       .id = 15,
       .paper = "Stich et al. 2018, Sparsified SGD with memory",
       .summary =
-          "A random choice that all workers share, through an all-reduce; with a memory it is "
-          "biased.",
+          "Sends a random choice that all workers share, through an all-reduce. With a memory it "
+          "is biased.",
       .bits = "32 * density",
       .reducible = true,
       .biased = false,

@@ -183,11 +183,11 @@ const Scheme& signum_scheme() {
       .stochastic = false,
       .momentum = true,
       .options = {{"momentum", "0.9",
-                   "of the running mean whose sign is sent, in [0, 1); 0 = signSGD; the optimizer "
-                   "runs without its own"},
+                   "Momentum factor of the running mean whose sign is sent, in [0, 1); 0: signSGD. "
+                   "Set the optimizer's own momentum to 0."},
                   {"travel", "gather",
-                   "gather: every worker counts everybody's bits; sum: an all-reduce of bytes, up "
-                   "to 127 workers"}},
+                   "Collective: gather (every worker counts all bits) or sum (an all-reduce of "
+                   "bytes, up to 127 workers)."}},
       .variants = {"travel=sum", "momentum=0"},
       .bytes = nullptr,
       .traffic = 12.125,

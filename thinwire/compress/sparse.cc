@@ -29,14 +29,15 @@ DgcMemoryOptions memory_at(const Site& site, DgcMemoryOptions options) {
 
 std::vector<Option> sparse_options() {
   return {
-      {"density", "0.001", "fraction of the elements sent, in (0, 1]"},
-      {"values", "log4", "how a value travels: f32, f16, bf16, log8, log4 or sign"},
+      {"density", "0.001", "Fraction of the elements sent, in (0, 1]."},
+      {"values", "log4", "Code of the values: f32, f16, bf16, log8, log4 or sign."},
       {"index", "golomb",
-       "how indices travel: golomb, elias_fano, gap (slower, smaller) or smallest (tries all)"},
+       "Code of the indices: golomb, elias_fano, gap (smaller, slower) or smallest (tries all)."},
       {"select", "steered",
-       "steered: a carried threshold, within the quota's band; exact: the largest, always"},
-      {"quota", "bucket", "one quota and threshold per bucket or per layer"},
-      {"warmup", "0", "steps of the warm-up: 25, 6.25, 1.56, 0.39 % in four stages, then density"},
+       "Choice of elements: steered (a threshold kept from step to step) or exact (always the "
+       "largest)."},
+      {"quota", "bucket", "Use one quota and threshold per bucket or per layer."},
+      {"warmup", "0", "Steps of the warm-up: 25, 6.25, 1.56, 0.39 % in four stages, then density."},
   };
 }
 

@@ -244,11 +244,12 @@ const Scheme& terngrad_scheme() {
       .momentum = false,
       .options =
           {
-              {"clip", "2.5", "magnitudes are clipped to this many sigmas of their layer; 0 = off"},
+              {"clip", "2.5",
+               "Clip magnitudes to this many standard deviations of their layer; 0: no clipping."},
               {"travel", "gather",
-               "gather: 1.6 bits, grows with the workers; sum: 8 bits, does not "
-               "(127 workers at most)"},
-              {"seed", "1", "of the random choices"},
+               "Collective: gather (1.6 bits, grows with the workers) or sum (8 bits, does not; up "
+               "to 127 workers)."},
+              {"seed", "1", "Seed of the random choices."},
           },
       .variants = {"clip=0", "clip=0,travel=sum", "travel=sum"},
       .bytes =

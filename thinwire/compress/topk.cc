@@ -11,8 +11,8 @@ constexpr std::uint8_t id = 4;
 std::vector<Option> options() {
   std::vector<Option> all = sparse_options();
   all.push_back({"feedback", "on",
-                 "keep what is not sent (on), or forget it (off: the naive baseline, which does "
-                 "not converge)"});
+                 "Keep what is not sent (on) or drop it (off: the naive baseline, which does not "
+                 "converge)."});
   return all;
 }
 
