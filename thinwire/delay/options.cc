@@ -25,17 +25,18 @@ std::string digits_of(double value) {
 const std::vector<Option>& DelayOptions::known() {
   static const std::vector<Option> options = {
       {"share", "0",
-       "soft, ledger: share of its own update that a worker makes before the mean arrives, in "
-       "[0, 1]; 0 = measured for soft, 0.5 to 1; 1 for ledger and book b"},
-      {"clip", "0", "ledger, pull: longest correction, in lengths of the mean update; 0 = any"},
+       "soft, ledger: share of its own update that a worker applies before the mean arrives, in "
+       "[0, 1]. 0: measured for soft (0.5 to 1), 1 for ledger and book b."},
+      {"clip", "0",
+       "ledger, pull: longest correction, in lengths of the mean update. 0: no limit."},
       {"pace", "0",
-       "soft, ledger: share of a correction that is made per step, in [0, 1]; 0 = chosen for soft, "
-       "1 for ledger"},
+       "soft, ledger: share of a correction that is applied per step, in [0, 1]. 0: chosen for "
+       "soft, 1 for ledger."},
       {"rate", "0",
-       "pull: share of the way per round, in [0, 1]; 0 = 0.4 K / max(D, K), without delay 1"},
+       "pull: share of the way per round, in [0, 1]. 0: 0.4 K / max(D, K), or 1 without delay."},
       {"book", "a",
-       "soft, ledger, with a compressor: a: the whole update leaves on arrival; b: only what was "
-       "sent"}};
+       "soft, ledger, with a compressor: on arrival the mean replaces the whole update (a) or only "
+       "what was sent (b)."}};
   return options;
 }
 

@@ -1,5 +1,5 @@
-// passage.h: the buffers of one bucket for one round, its collective, and the result. An Exchange and a
-// delayed average both send their buckets this way.
+// passage.h: the buffers of one bucket for one round, its collective, and the result. An Exchange
+// and a delayed average both send their buckets this way.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
