@@ -2,7 +2,7 @@
 include(${CMAKE_CURRENT_LIST_DIR}/run.cmake)
 set(prefix ${SCRATCH}/prefix)
 set(work ${SCRATCH}/consumer)
-file(REMOVE_RECURSE ${prefix} ${work})
+file(REMOVE_RECURSE ${prefix} ${work} ${SCRATCH}/components)
 
 # The consumer with one scheme; its output must match.
 function(expect scheme pattern)
@@ -36,6 +36,8 @@ run(${CXX} -std=c++20 -fsyntax-only -I${prefix}/include ${SCRATCH}/headers.cc)
 run(${CMAKE_COMMAND} -S ${SOURCE}/examples/consumer -B ${work} -G ${GENERATOR} -DCMAKE_BUILD_TYPE=Release
   -DCMAKE_CXX_COMPILER=${CXX} -DCMAKE_PREFIX_PATH=${prefix} "-DCMAKE_CXX_FLAGS=-Wall -Wextra -Werror")
 run(${CMAKE_COMMAND} --build ${work})
+run(${CMAKE_COMMAND} -S ${CMAKE_CURRENT_LIST_DIR}/components -B ${SCRATCH}/components -G ${GENERATOR}
+  -DCMAKE_CXX_COMPILER=${CXX} -DCMAKE_PREFIX_PATH=${prefix} -DENGINES=${ENGINES})
 expect(dense "engines: local.*\naverage 2.5, 1/1 of the bytes")
 expect(dgc:density=0.001,values=f32 "average 2.5, 1/[0-9][0-9]+ of the bytes")
 expect(dgc:density=0.001 "average 2.[0-9]*, 1/[0-9][0-9][0-9]+ of the bytes")
