@@ -281,6 +281,10 @@ DelayedAverage::DelayedAverage(Group& group, const std::vector<Bucket>& buckets,
                                const DelayOptions& options, const Arrays& moments, Replay replay)
     : impl_(std::make_unique<Impl>(group, buckets, weights, config, options, moments,
                                    std::move(replay))) {}
+DelayedAverage::DelayedAverage(Group& group, const std::vector<Bucket>& buckets,
+                               const Arrays& weights, const Config& config,
+                               const DelayOptions& options, const Arrays& moments)
+    : DelayedAverage(group, buckets, weights, config, options, moments, Replay()) {}
 DelayedAverage::~DelayedAverage() = default;
 
 void DelayedAverage::correct(const Arrays& gradients) { impl_->correct(gradients); }

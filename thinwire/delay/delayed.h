@@ -35,25 +35,15 @@ using Arrays = std::vector<std::span<float>>;
 
 class DelayedAverage {
  public:
-  // Applies the optimizer's step `step` to another array than the weights. The anchor of the
-  // published correction needs it.
-  using Replay = std::function<void(std::uint64_t step, std::size_t bucket,
-                                    std::span<const float> gradient, std::span<float> anchor)>;
-
   // `weights` must outlive this object. `moments` are the second moments of a local Adam, or empty.
   // They are averaged as well; otherwise workers with different data would scale their steps
   // differently. A collective. Throws an Error for settings that conflict, and for ranks that do
   // not agree.
   DelayedAverage(Group& group, const std::vector<Bucket>& buckets, const Arrays& weights,
-                 const Config& config, const DelayOptions& options, const Arrays& moments = {},
-                 Replay replay = {});
+                 const Config& config, const DelayOptions& options, const Arrays& moments = {});
   ~DelayedAverage();
   DelayedAverage(const DelayedAverage&) = delete;
   DelayedAverage& operator=(const DelayedAverage&) = delete;
-
-  // For the published correction only, before the optimizer's step: records the gradients, and adds
-  // the due correction to them. Pass zeros for a skipped step.
-  void correct(const Arrays& gradients);
 
   // Call it after the optimizer's step, and also after a skipped step. A worker that does not take
   // part (its link is down) sends zeros in this round; its updates are sent with the next one.
@@ -83,6 +73,15 @@ class DelayedAverage {
 
   // For tests of the laws, by element: own weights = anchor + lead (corrections ledger, none).
   std::vector<double> lead(std::size_t bucket) const;
+
+ protected:
+  // For the published correction: see PublishedAverage in published.h.
+  using Replay = std::function<void(std::uint64_t step, std::size_t bucket,
+                                    std::span<const float> gradient, std::span<float> anchor)>;
+  DelayedAverage(Group& group, const std::vector<Bucket>& buckets, const Arrays& weights,
+                 const Config& config, const DelayOptions& options, const Arrays& moments,
+                 Replay replay);
+  void correct(const Arrays& gradients);
 
  private:
   class Impl;

@@ -12,10 +12,12 @@
 #include <deque>
 #include <span>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "thinwire/core/state.h"
 #include "thinwire/core/view.h"
+#include "thinwire/delay/delayed.h"
 
 namespace thinwire {
 
@@ -42,6 +44,22 @@ class Published {
   std::span<float> weights_;
   std::vector<float> anchor_, open_;
   std::deque<std::vector<float>> kept_;  // own sums of the rounds in flight
+};
+
+// A DelayedAverage that also has the published correction, which needs the optimizer.
+class PublishedAverage final : public DelayedAverage {
+ public:
+  // Applies the optimizer's step `step` to another array than the weights.
+  using Replay = DelayedAverage::Replay;
+
+  PublishedAverage(Group& group, const std::vector<Bucket>& buckets, const Arrays& weights,
+                   const Config& config, const DelayOptions& options, const Arrays& moments,
+                   Replay replay)
+      : DelayedAverage(group, buckets, weights, config, options, moments, std::move(replay)) {}
+
+  // With Correction::published, before the optimizer's step: records the gradients, and adds the due
+  // correction to them. Pass zeros for a skipped step.
+  using DelayedAverage::correct;
 };
 
 }  // namespace thinwire
