@@ -8,12 +8,12 @@
 #include "apps/measure.h"
 #include "apps/synthetic.h"
 #include "apps/verb.h"
+#include "bench/stream.h"
 #include "thinwire/core/parallel.h"
 #include "thinwire/kernels/average.h"
 #include "thinwire/kernels/cast.h"
 #include "thinwire/kernels/norm.h"
 #include "thinwire/kernels/sgd.h"
-#include "thinwire/kernels/stream.h"
 #include "thinwire/memory/dgc.h"
 #include "thinwire/wire/frame.h"
 

@@ -7,10 +7,10 @@
 #include "apps/measure.h"
 #include "apps/synthetic.h"
 #include "apps/verb.h"
+#include "bench/stream.h"
 #include "thinwire/compress/registry.h"
 #include "thinwire/core/error.h"
 #include "thinwire/core/parallel.h"
-#include "thinwire/kernels/stream.h"
 
 namespace thinwire::apps {
 namespace bench_schemes_verb {

@@ -7,9 +7,9 @@
 #include <string>
 #include <vector>
 
+#include "bench/stream.h"
 #include "thinwire/core/random.h"
 #include "thinwire/kernels/dgc.h"
-#include "thinwire/kernels/stream.h"
 #include "thinwire/kernels/target.h"
 
 namespace {

@@ -6,12 +6,12 @@
 #include <string>
 #include <vector>
 
-#include "thinwire/compress/sign_codec.h"
+#include "bench/stream.h"
+#include "thinwire/compress/sign.h"
 #include "thinwire/compress/threshold_codec.h"
 #include "thinwire/core/random.h"
 #include "thinwire/kernels/sign.h"
 #include "thinwire/kernels/signum.h"
-#include "thinwire/kernels/stream.h"
 #include "thinwire/kernels/target.h"
 #include "thinwire/kernels/threshold.h"
 

@@ -1,7 +1,20 @@
-# What is found on the machine. docs/dependencies.md says why each part and what happens without it.
-find_package(Threads REQUIRED)
+# What is found on the machine. docs/dependencies.md says why each part is used and what happens without it.
 
-find_package(hwy CONFIG QUIET)
+# Finds a package, and makes its target visible everywhere: a parent project that links thinwire::core links it too.
+macro(find_shared target)
+  set(visible FALSE)
+  if(TARGET ${target})
+    set(visible TRUE)
+  endif()
+  find_package(${ARGN})
+  if(TARGET ${target} AND NOT visible)
+    set_target_properties(${target} PROPERTIES IMPORTED_GLOBAL TRUE)
+  endif()
+endmacro()
+
+find_shared(Threads::Threads Threads REQUIRED)
+
+find_shared(hwy::hwy hwy CONFIG QUIET)
 if(NOT hwy_FOUND)
   message(STATUS "Highway not found: kernels run as their plain references")
 endif()
@@ -13,7 +26,7 @@ if(NOT (ISAL_INCLUDE_DIR AND ISAL_LIBRARY))
 endif()
 
 if(THINWIRE_MPI)
-  find_package(MPI COMPONENTS CXX QUIET)
+  find_shared(MPI::MPI_CXX MPI COMPONENTS CXX QUIET)
   if(NOT MPI_CXX_FOUND)
     message(STATUS "MPI not found: no MPI engine")
   endif()

@@ -2,7 +2,7 @@
 // accept packs to the same bytes.
 // SPDX-License-Identifier: Apache-2.0
 #include "fuzz/quantiser_target.h"
-#include "thinwire/kernels/ternary.h"
+#include "thinwire/kernels/terngrad.h"
 
 // Input: u16 elements, below 1024, then the payload.
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
@@ -11,14 +11,14 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   const std::size_t count = input.take<std::uint16_t>() % 1024u;
   const auto bytes = fuzz::payload_of(input, (count + 4) / 5);
   std::vector<std::int16_t> fast(count), slow(count);
-  const bool accepted = ternary_add(bytes.data(), count, fast.data());
-  fuzz::require(accepted == ternary_add_reference(bytes.data(), count, slow.data()),
+  const bool accepted = terngrad_add(bytes.data(), count, fast.data());
+  fuzz::require(accepted == terngrad_add_reference(bytes.data(), count, slow.data()),
                 "decoder and reference accept the same bytes");
   if (!accepted) return 0;
   fuzz::require(fast == slow, "decoder and reference give the same values");
   const std::vector<std::int8_t> values(fast.begin(), fast.end());
   std::vector<std::uint8_t> again(bytes.size());
-  ternary_pack(values.data(), count, again.data());
+  terngrad_pack(values.data(), count, again.data());
   fuzz::require(again == bytes, "a payload has one spelling");
   return 0;
 }

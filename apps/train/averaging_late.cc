@@ -8,7 +8,7 @@
 
 #include "apps/train/averaging.h"
 #include "apps/train/optimizer.h"
-#include "thinwire/delay/delayed.h"
+#include "thinwire/delay/published.h"
 #include "thinwire/kernels/norm.h"
 
 namespace thinwire::train {
@@ -141,7 +141,7 @@ class Late final : public Averaging {
   const bool published_;
   std::optional<Optimizer> anchor_optimizer_;  // published: repeats the updates from the means
   Arrays gradients_;
-  std::optional<DelayedAverage> delayed_;
+  std::optional<PublishedAverage> delayed_;
   std::uint64_t steps_ = 0;  // of this run
 };
 

@@ -5,7 +5,7 @@
 #include <numeric>
 
 #include "tests/laws.h"
-#include "thinwire/kernels/chunk.h"
+#include "thinwire/kernels/csc.h"
 
 namespace thinwire {
 namespace {
@@ -188,8 +188,7 @@ TEST(Csc, VoidStepRestoresMemory) {
         State before = state_of(exchange);
         Model model = model_gradient(buckets, Shape::normal, seed_of(group, 3));
         auto u = before.at("a/u").values, v = before.at("a/v").values;
-        chunk_pass_reference({Accumulate::momentum, 0.9f}, model[0].data(), u.data(), v.data(),
-                             900);
+        csc_pass_reference({Accumulate::momentum, 0.9f}, model[0].data(), u.data(), v.data(), 900);
         if (group.rank() == 1) model[1][899] = std::numeric_limits<float>::infinity();
         ASSERT_TRUE(take_step(exchange, model, 0).skipped);
         const State after = state_of(exchange);

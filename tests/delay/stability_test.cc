@@ -8,7 +8,7 @@
 
 #include "tests/gradients.h"
 #include "thinwire/comm/local.h"
-#include "thinwire/delay/delayed.h"
+#include "thinwire/delay/published.h"
 
 namespace thinwire {
 namespace {
@@ -39,9 +39,11 @@ double end_of(const Setting& setting, double rate, int steps) {
       v = static_cast<float>(setting.momentum) * v + g;
       w -= static_cast<float>(rate) * v;
     };
-    DelayedAverage delayed(group, buckets, {weight}, Config::parse("dense"), options, {},
-                           [&](std::uint64_t, std::size_t, std::span<const float> mean,
-                               std::span<float> anchor) { move(mean[0], replayed[0], anchor[0]); });
+    PublishedAverage delayed(
+        group, buckets, {weight}, Config::parse("dense"), options, {},
+        [&](std::uint64_t, std::size_t, std::span<const float> mean, std::span<float> anchor) {
+          move(mean[0], replayed[0], anchor[0]);
+        });
     const double push = (group.rank() == 0 ? 0.5 : -0.5) / rate;
     for (int step = 0; step < steps; ++step) {
       gradient[0] = std::clamp(weight[0], -1e12f, 1e12f);

@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "tests/gradients.h"
+#include "thinwire/delay/published.h"
 #include "thinwire/thinwire.h"
 
 namespace thinwire::testing {
@@ -133,12 +134,12 @@ class Training {
   }
 
   Task& task() { return task_; }
-  DelayedAverage& delayed() { return delayed_; }
+  PublishedAverage& delayed() { return delayed_; }
 
  private:
   Task task_;
   Setting setting_;
-  DelayedAverage delayed_;
+  PublishedAverage delayed_;
 };
 
 inline void check_equal(Group& group, const Arrays& arrays) {

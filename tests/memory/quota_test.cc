@@ -7,7 +7,7 @@
 #include <limits>
 
 #include "tests/gradients.h"
-#include "thinwire/memory/chunks.h"
+#include "thinwire/memory/csc.h"
 
 namespace thinwire {
 namespace {
@@ -44,14 +44,14 @@ TEST(Threshold, IsForgottenWhenFewerThanHalfPass) {
   EXPECT_NE(steered(4, 50, 100), 0);
 }
 
-TEST(ChunkGrid, SharesAreRoundedAndNeverNone) {
-  const ChunkGrid grid{100, 10};
+TEST(CscGrid, SharesAreRoundedAndNeverNone) {
+  const CscGrid grid{100, 10};
   EXPECT_EQ(grid.share(0.001), 1u);
   EXPECT_EQ(grid.share(0.24), 2u);
   EXPECT_EQ(grid.share(0.26), 3u);
   EXPECT_EQ(grid.share(1), 10u);
-  EXPECT_EQ((ChunkGrid{101, 10}.count()), 11u);
-  EXPECT_EQ((ChunkGrid{101, 10}.size(10)), 1u);
+  EXPECT_EQ((CscGrid{101, 10}.count()), 11u);
+  EXPECT_EQ((CscGrid{101, 10}.size(10)), 1u);
 }
 
 // A sum of halves must not overflow: each worker sends at most half of f16's range, and keeps the
@@ -79,7 +79,7 @@ TEST(SummedValues, NaNIsSeen) {
   }
 }
 
-State state_of(ChunkMemory& memory) {
+State state_of(CscMemory& memory) {
   State state;
   StateSaver saver(state);
   memory.visit_state(saver);
@@ -88,12 +88,12 @@ State state_of(ChunkMemory& memory) {
 
 // What was sent leaves the memory with the next gradient, or when it is looked at; momentum only
 // where it is masked.
-TEST(ChunkMemory, SentChunksAreClearedOnce) {
-  const ChunkGrid grid{10, 3};
+TEST(CscMemory, SentChunksAreClearedOnce) {
+  const CscGrid grid{10, 3};
   for (const bool look : {false, true}) {
     for (const Velocity velocity : {Velocity::mask, Velocity::keep}) {
-      ChunkMemory memory(Bucket::single(0, "w", 10), grid, {Accumulate::momentum, 0.5f},
-                         {DType::f32, 1});
+      CscMemory memory(Bucket::single(0, "w", 10), grid, {Accumulate::momentum, 0.5f},
+                       {DType::f32, 1});
       std::vector<double> sums;
       memory.take_in(std::vector<float>(10, 1.0f), 3, sums);
       EXPECT_EQ(sums, (std::vector<double>{3, 3, 3, 1}));

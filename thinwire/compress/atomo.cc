@@ -1,5 +1,5 @@
-// atomo.cc: spectral ATOMO (Wang et al. 2018): a layer's singular triplets, each sent at random
-// with a chance in proportion to its strength, and scaled up by that chance: right on average.
+// atomo.cc: spectral ATOMO (Wang et al. 2018): sends each singular triplet of a layer with a
+// probability proportional to its strength, and divides it by that probability, so it is unbiased.
 // SPDX-License-Identifier: Apache-2.0
 #include "thinwire/compress/atomo.h"
 
@@ -20,18 +20,17 @@ namespace {
 
 constexpr std::uint8_t id = 14;
 
-// Of the scales of a layer's triplets, written and (they were rounded) read: with |u|, |v| <= 1 their
-// sum stays a float.
+// Limits of the sum of a layer's scales, when written and when read (after rounding). With |u|, |v|
+// <= 1 the sum of the triplets then does not overflow f32.
 constexpr double most_scale = 0x1p127, most_read = most_scale * (1 + 0x1p-20);
 
-// In the place of the number of triplets: the matrix itself follows.
+// Instead of a number of triplets: the whole matrix follows.
 constexpr std::uint32_t whole = 0xffffffff;
 
-// A parameter, and how it travels: as triplets, unless they would have as many floats as it has
-// itself.
+// A parameter. It is sent as triplets, unless they would have as many floats as the parameter.
 struct Layer {
   std::size_t offset = 0, count = 0;
-  MatrixShape shape;  // none: it travels as it is
+  MatrixShape shape;  // rows = 0: the parameter is sent uncompressed
 
   std::size_t triplet() const { return 1 + shape.rows + shape.cols; }
   bool pays(std::size_t triplets) const { return triplets < (count + triplet() - 1) / triplet(); }
@@ -79,7 +78,7 @@ class Reader {
     rest_ = rest_.subspan(sizeof value);
     return true;
   }
-  // Reads `out.size()` of them; false when there are fewer.
+  // Reads out.size() floats. Returns false when there are fewer.
   bool floats(std::span<float> out) {
     if (rest_.size() / sizeof(float) < out.size()) return false;
     if (!out.empty()) std::memcpy(out.data(), rest_.data(), out.size_bytes());
@@ -96,7 +95,7 @@ bool all_finite(std::span<const float> values) {
   return std::all_of(values.begin(), values.end(), [](float x) { return std::isfinite(x); });
 }
 
-// A scale, then parts of unit vectors. NaN is none of them.
+// Whether a triplet is a scale followed by unit vectors. NaN fails both checks.
 bool is_sound(std::span<const float> triplet) {
   return triplet[0] >= 0 &&
          std::all_of(triplet.begin() + 1, triplet.end(), [](float x) { return std::fabs(x) <= 1; });
@@ -153,7 +152,7 @@ class AtomoCodec final : public Codec {
   }
 
  private:
-  // False when something is too large for a float; the layer then travels as zeros.
+  // Returns false when a number overflows f32; the layer is then sent as zeros.
   bool write_layer(const Layer& layer, std::span<const float> x, bool feedback, std::uint64_t seed,
                    Writer& writer) const {
     if (layer.shape.rows == 0) {
@@ -172,7 +171,7 @@ class AtomoCodec final : public Codec {
       const double length =
           spectrum.write(i, triplet.data() + 1, triplet.data() + 1 + layer.shape.rows);
       if (length == 0) continue;
-      // With a residual the rest comes later; to scale up as well would make it grow.
+      // With a residual the rest follows later; scaling up as well would make the residual grow.
       const double scale = feedback ? length : length / chances[i];
       scales += scale;
       if (!(scales <= most_scale)) {
@@ -186,8 +185,8 @@ class AtomoCodec final : public Codec {
     return write_triplets(layer, count, triplets, writer);
   }
 
-  // Whole where that is smaller. It is the drawn triplets' sum that travels then: the gradient
-  // itself would be a bias, since it would stand in for the large draws alone.
+  // Sends the whole matrix where that is smaller. It is the sum of the drawn triplets, because
+  // sending the gradient itself only for large draws would be a bias.
   static bool write_triplets(const Layer& layer, std::uint32_t count,
                              std::span<const float> triplets, Writer& writer) {
     if (layer.pays(count)) {
@@ -249,8 +248,8 @@ class AtomoCodec final : public Codec {
 
 std::vector<Option> options() {
   std::vector<Option> all = {
-      {"rank", "3", "triplets sent per layer, in expectation: above 0, up to 1000"},
-      {"seed", "0", "of the draws"}};
+      {"rank", "3", "Expected number of triplets sent per layer, in (0, 1000]."},
+      {"seed", "0", "Seed of the random draws."}};
   for (Option& option : memory_options("none")) all.push_back(std::move(option));
   return all;
 }
@@ -258,11 +257,11 @@ std::vector<Option> options() {
 }  // namespace
 
 std::vector<double> atomo_chances(std::span<const double> strengths, double budget) {
-  std::vector<double> rest(strengths.size() + 1);  // sums from each part on
+  std::vector<double> rest(strengths.size() + 1);  // rest[i] = sum of the strengths from i on
   for (std::size_t i = strengths.size(); i-- > 0;) rest[i] = rest[i + 1] + strengths[i];
   std::vector<double> chances(strengths.size());
   std::size_t i = 0;
-  // Parts too strong for their share go for certain, and the others share what is left.
+  // Parts too strong for their share are always sent, and the others share the rest of the budget.
   for (; i < strengths.size() && strengths[i] * budget > rest[i]; ++i, budget -= 1) chances[i] = 1;
   for (std::size_t k = i; k < strengths.size(); ++k)
     chances[k] = rest[i] > 0 ? std::min(1.0, strengths[k] * budget / rest[i]) : 0;

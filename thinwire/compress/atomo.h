@@ -10,8 +10,8 @@
 
 namespace thinwire {
 
-// The chance of each part to be sent: in proportion to its strength, at most 1, `budget` of them
-// in expectation (fewer where fewer have any strength). Strengths descend.
+// The probability that each part is sent: proportional to its strength, at most 1, with a sum of
+// `budget` (less where fewer parts have any strength). Strengths must descend.
 std::vector<double> atomo_chances(std::span<const double> strengths, double budget);
 
 std::unique_ptr<Codec> make_atomo_codec(double budget, const Bucket& bucket);

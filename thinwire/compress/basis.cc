@@ -12,8 +12,7 @@
 namespace thinwire {
 namespace {
 
-// What is left of a vector of floats after projection, below this share, is rounding and no
-// direction.
+// Below this share, the rest of a vector after projection is only rounding error.
 constexpr double negligible = 1e-12;
 
 using Vector = std::span<double>;
@@ -24,8 +23,8 @@ double product(Vector a, Vector b) {
   return add_sums(sums);
 }
 
-// Takes the directions of `done` out of `x`, and scales the rest to length 1; false when there is
-// none.
+// Removes the directions of `done` from `x` and scales the rest to length 1. Returns false when
+// nothing is left.
 bool complete(std::span<const Vector> done, Vector x) {
   const double before = std::sqrt(product(x, x));
   for (int pass = 0; pass < 2; ++pass) {

@@ -1,7 +1,7 @@
-// basis.h: orthonormal vectors out of any: Gram-Schmidt in double precision, each vector projected
-// twice, which keeps them orthogonal however nearly parallel they were. All-zero and dependent
-// vectors give zeros or a fresh draw, never a NaN. Sums run in the order of kernels/norm.h: the
-// same bits everywhere.
+// basis.h: makes vectors orthonormal by Gram-Schmidt in double precision. Each vector is projected
+// twice, so that even nearly parallel vectors become orthogonal. Zero and dependent vectors give
+// zeros or a random vector, never a NaN. Sums run in the order of kernels/norm.h, so the bits are
+// the same everywhere.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -18,11 +18,11 @@ struct Basis {
   std::size_t step = 1, jump = 0;
 };
 
-// Fills it with uniform draws from stream `seed`.
+// Fills the vectors with uniform draws from stream `seed`.
 void draw(const Basis& basis, std::uint64_t seed);
 
-// Makes the vectors orthonormal, in their order. One that adds no direction to those before it
-// becomes zero, or with `redraw` a random direction of that stream.
+// Makes the vectors orthonormal, in order. A vector that depends on the earlier ones becomes zero,
+// or with `redraw` a random direction from that stream.
 void orthonormalise(const Basis& basis, std::optional<std::uint64_t> redraw);
 
 }  // namespace thinwire

@@ -1,4 +1,4 @@
-// cast.cc: fp16 and bf16: half the bytes, summed as they are. Gradients are divided by the number
+// cast.cc: fp16 and bf16: half the bytes, summed in that type. Gradients are divided by the number
 // of workers before they are rounded, so that the sum cannot overflow where the average does not.
 // SPDX-License-Identifier: Apache-2.0
 #include "thinwire/kernels/cast.h"

@@ -2,32 +2,13 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "thinwire/compress/coded.h"
 
+#include "thinwire/compress/frames.h"
 #include "thinwire/core/error.h"
 #include "thinwire/core/random.h"
 #include "thinwire/kernels/limit.h"
 #include "thinwire/wire/block.h"
 
 namespace thinwire {
-namespace {
-
-constexpr std::string_view memory_names[] = {"none", "residual", "momentum"};
-
-}  // namespace
-
-std::vector<Option> memory_options(const std::string& fallback) {
-  return {
-      {"memory", fallback,
-       "none, residual (keeps what is not sent), or momentum (the same for the momentum, as dgc "
-       "does)"},
-      {"momentum", "0.9", "with memory=momentum: of the optimizer, which runs without its own"},
-      {"nesterov", "off", "with memory=momentum: Nesterov's form of it: on or off"},
-  };
-}
-
-MemorySettings read_memory_options(const Options& options) {
-  return {static_cast<Memory>(options.choice("memory", memory_names)),
-          static_cast<float>(options.number_from("momentum", 0, 1)), options.flag("nesterov")};
-}
 
 std::size_t read_block_size(const Options& options, const std::string& name) {
   const long size = options.integer(name, 64, 8192);
@@ -39,9 +20,9 @@ std::uint64_t read_seed(const Options& options) {
   return static_cast<std::uint64_t>(options.integer("seed", 0, (1L << 53) - 1));
 }
 
-CodedCompressor::CodedCompressor(std::uint8_t scheme, std::uint64_t seed,
-                                 const MemorySettings& memory, std::unique_ptr<Codec> codec,
-                                 const Bucket& bucket, const Site& site)
+CodedCompressor::CodedCompressor(std::uint8_t scheme, std::uint64_t seed, const MemoryRule& memory,
+                                 std::unique_ptr<Codec> codec, const Bucket& bucket,
+                                 const Site& site)
     : scheme_(scheme),
       seed_(seed),
       memory_(memory),
@@ -49,32 +30,23 @@ CodedCompressor::CodedCompressor(std::uint8_t scheme, std::uint64_t seed,
       bucket_(bucket),
       site_(site),
       who_("rank " + std::to_string(site.rank) + ", bucket " + std::to_string(bucket.id)) {
-  // Before the first step, and before any memory of that size is taken.
+  // Checked before the first step, and before memory of that size is allocated.
   if (codec_->payload_bytes() > longest_block)
     fail(who_, ": ", bucket.elements(), " elements may take ", codec_->payload_bytes(),
          " bytes, a frame holds at most ", longest_block, "; use smaller buckets");
   if (!site.sends) return;
-  if (memory.kind != Memory::none) v_.resize(bucket.elements());
-  if (memory.kind == Memory::momentum) u_.resize(bucket.elements());
+  if (has_residual(memory.accumulate)) v_.resize(bucket.elements());
+  if (has_momentum(memory.accumulate)) u_.resize(bucket.elements());
 }
 
 Leg CodedCompressor::leg(std::uint64_t, int) const {
   return {Reduction::gather, DType::f32, block_header_bytes + codec_->payload_bytes()};
 }
 
-FrameHeader CodedCompressor::header(std::uint64_t step) const {
-  FrameHeader header;
-  header.scheme = scheme_;
-  header.bucket = bucket_.id;
-  header.step = static_cast<std::uint32_t>(step);
-  header.elements = static_cast<std::uint32_t>(bucket_.elements());
-  return header;
-}
-
-// u = m u + g; the codec is fed u, or with Nesterov m u + g.
+// u = m u + g. The codec's input is u, or with Nesterov m u + g.
 std::span<const float> CodedCompressor::with_momentum(std::span<const float> gradient) {
   const float m = memory_.momentum;
-  if (!memory_.nesterov) {
+  if (memory_.accumulate == Accumulate::momentum) {
     for (std::size_t i = 0; i < gradient.size(); ++i) u_[i] = m * u_[i] + gradient[i];
     return u_;
   }
@@ -89,10 +61,11 @@ std::span<const float> CodedCompressor::with_momentum(std::span<const float> gra
 std::size_t CodedCompressor::encode(const Turn& turn, TensorView gradient, Bytes out) {
   require_f32_cpu(gradient, bucket_.elements(), who_);
   std::span<const float> fed = gradient.f32();
-  FrameHeader head = header(turn.step);
+  FrameHeader head = block_header(scheme_, bucket_, turn.step);
   sent_.clear();
-  // What is beyond the limit enters the momentum and shows there: forget() clears it.
-  if (memory_.kind == Memory::momentum) fed = with_momentum(fed);
+  // An element beyond the limit enters the momentum, and the codec sees it there. forget() clears
+  // it.
+  if (has_momentum(memory_.accumulate)) fed = with_momentum(fed);
   const Bytes payload = block_payload(out);
   const std::uint64_t seed = stream_seed(seed_, turn.step, bucket_.id, site_.rank);
   const Coded coded = codec_->encode(fed, v_, seed, payload);
@@ -103,28 +76,11 @@ std::size_t CodedCompressor::encode(const Turn& turn, TensorView gradient, Bytes
   return seal_block(head, coded.bytes, out);
 }
 
-// Checks every rank's frame and finds its payload.
-Status CodedCompressor::open_all(const Inbox& inbox, const FrameHeader& expected) {
-  payloads_.resize(static_cast<std::size_t>(site_.world));
-  bool skipped = false;
-  for (int rank = 0; rank < site_.world; ++rank) {
-    inbox.culprit = rank;
-    FrameHeader got;
-    const Status status =
-        open_block(inbox.slot(rank), got, payloads_[static_cast<std::size_t>(rank)]);
-    if (!status.ok() && status.code != Code::skipped) return status;
-    got.skipped = false;
-    if (got != expected)
-      return {Code::mismatch, "its frame is of another scheme, bucket, step or size"};
-    skipped = skipped || status.code == Code::skipped;
-  }
-  inbox.culprit = -1;
-  return skipped ? Status{Code::skipped, "a rank's gradient was not finite"} : Status{};
-}
-
 Status CodedCompressor::decode(const Turn& turn, const Inbox& inbox, TensorView average) {
   require_f32_cpu(average, bucket_.elements(), who_);
-  if (const Status status = open_all(inbox, header(turn.step)); !status.ok()) return status;
+  const FrameHeader expected = block_header(scheme_, bucket_, turn.step);
+  if (const Status opened = open_blocks(inbox, site_.world, expected, payloads_); !opened.ok())
+    return opened;
   const float share = 1.0f / static_cast<float>(site_.world);
   int culprit = -1;
   const Status status = codec_->average(payloads_, share, average.f32(), culprit);
@@ -132,7 +88,7 @@ Status CodedCompressor::decode(const Turn& turn, const Inbox& inbox, TensorView 
   return status;
 }
 
-// Our own payload, decoded: what the residual lacks.
+// Decodes this rank's own payload, which is what the residual lacks.
 std::vector<float> CodedCompressor::take_sent() {
   std::vector<float> sent(v_.size());
   if (!sent_.empty() && !codec_->add(sent_, 1.0f, sent).ok())
@@ -148,9 +104,9 @@ void CodedCompressor::undo(const Turn&) {
 
 void CodedCompressor::forget(const Turn&, std::span<const float> gradient) {
   const std::vector<float> sent = take_sent();
-  const float* const fed = u_.empty()         ? gradient.data()
-                           : memory_.nesterov ? fed_.data()
-                                              : u_.data();
+  const float* const fed = u_.empty()                                   ? gradient.data()
+                           : memory_.accumulate == Accumulate::nesterov ? fed_.data()
+                                                                        : u_.data();
   if (!v_.empty())
     take_out(Accumulate::residual, 1.0f, fed, sent.data(), nullptr, v_.data(), v_.size());
   std::fill(u_.begin(), u_.end(), 0.0f);

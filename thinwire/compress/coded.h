@@ -1,9 +1,9 @@
-// coded.h: the compressor around a codec: memory before it, a block frame behind it, one gather, and
-// everybody's payloads added in rank order.
+// coded.h: the compressor around a codec. It applies the memory, calls the codec, sends a block
+// frame through one gather, and adds the payloads of all ranks in rank order.
 //
-//     none       x = g                       nothing is kept
+//     none       x = g                       keeps nothing
 //     residual   x = g + v,  v = x - sent    error feedback
-//     momentum   u = m u + g,  x = u + v,  v = x - sent    ... of the momentum: DGC's correction
+//     momentum   u = m u + g,  x = u + v,  v = x - sent    DGC's momentum correction
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -13,31 +13,20 @@
 
 #include "thinwire/compress/codec.h"
 #include "thinwire/compress/compressor.h"
+#include "thinwire/compress/memory_options.h"
 #include "thinwire/core/options.h"
 #include "thinwire/wire/frame.h"
 
 namespace thinwire {
 
-enum class Memory : std::uint8_t { none, residual, momentum };
-
-struct MemorySettings {
-  Memory kind = Memory::residual;
-  float momentum = 0.9f;
-  bool nesterov = false;
-};
-
-// The options of it, with the scheme's own default ("none", "residual"), and how to read them.
-std::vector<Option> memory_options(const std::string& fallback);
-MemorySettings read_memory_options(const Options& options);
-
-// Options that quantisers share: elements of a block (a multiple of 64, up to 8192), and the seed of
-// the draws.
+// Options that quantisers share: the elements of a block (a multiple of 64, up to 8192), and the
+// seed of the random draws.
 std::size_t read_block_size(const Options& options, const std::string& name);
 std::uint64_t read_seed(const Options& options);
 
 class CodedCompressor final : public Compressor {
  public:
-  CodedCompressor(std::uint8_t scheme, std::uint64_t seed, const MemorySettings& memory,
+  CodedCompressor(std::uint8_t scheme, std::uint64_t seed, const MemoryRule& memory,
                   std::unique_ptr<Codec> codec, const Bucket& bucket, const Site& site);
 
   Leg leg(std::uint64_t step, int round) const override;
@@ -49,20 +38,18 @@ class CodedCompressor final : public Compressor {
   void visit_state(StateVisitor& visitor) override;
 
  private:
-  FrameHeader header(std::uint64_t step) const;
-  Status open_all(const Inbox& inbox, const FrameHeader& expected);
   std::span<const float> with_momentum(std::span<const float> gradient);
   std::vector<float> take_sent();
 
   std::uint8_t scheme_;
   std::uint64_t seed_;
-  MemorySettings memory_;
+  MemoryRule memory_;
   std::unique_ptr<Codec> codec_;
   Bucket bucket_;
   Site site_;
   std::string who_;                   // "rank 1, bucket 3", for errors
-  std::vector<float> u_, v_, fed_;    // momentum, residual, and what momentum hands to the codec
-  std::vector<std::byte> sent_;       // the last payload, until the next: undo() needs it
+  std::vector<float> u_, v_, fed_;    // momentum, residual, and the codec's input with nesterov
+  std::vector<std::byte> sent_;       // the last payload, for undo()
   bool sound_ = true;                 // the last gradient was within the limit
   std::vector<ConstBytes> payloads_;  // of all ranks, while they are decoded
 };

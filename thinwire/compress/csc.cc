@@ -1,22 +1,22 @@
-// csc.cc: coarse-grained sparse communication (GradientFlow, Sun et al. 2019): all workers sum the
-// L1 norms of a bucket's chunks, so all know the same largest chunks, and sum only those, dense. No
-// indices travel, and the volume does not grow with the number of workers.
+// csc.cc: coarse-grained sparse communication (GradientFlow, Sun et al. 2019). All workers sum the
+// L1 norms of a bucket's chunks, so all of them know the same largest chunks, and sum only those.
+// No indices travel, and the bytes do not grow with the number of workers.
 //
-//     select=current    round 0: sum of the norms; decode picks;  round 1: sum of the picked chunks
-//     select=previous   one round: the chunks that the last step's norms picked, then the norms
+//     select=current    round 0 sums the norms and picks chunks; round 1 sums the picked chunks
+//     select=previous   one round: the chunks picked by the last step's norms, then the norms
 //
-// A norm travels as the mean magnitude of its chunk: the same order where chunks are equal, fair to
-// a shorter last one. An element beyond the limit (kernels/limit.h) makes its chunk's norm NaN,
-// which every worker sees in the sum.
+// A norm is sent as the mean magnitude of its chunk: the order is the same for equal chunks, and
+// fair to a shorter last one. An element beyond the limit (kernels/limit.h) makes the norm of its
+// chunk NaN, which every worker sees in the sum.
 // SPDX-License-Identifier: Apache-2.0
 #include <algorithm>
-#include <bit>
 #include <cmath>
-#include <functional>
 #include <limits>
 
+#include "thinwire/compress/memory_options.h"
 #include "thinwire/compress/schemes.h"
-#include "thinwire/memory/chunks.h"
+#include "thinwire/memory/csc.h"
+#include "thinwire/memory/largest.h"
 
 namespace thinwire {
 namespace {
@@ -24,7 +24,7 @@ namespace {
 constexpr std::string_view select_names[] = {"current", "previous"};
 constexpr std::string_view value_names[] = {"f32", "f16", "bf16"};  // in order of DType
 
-// Fewer chunks than this and a few per cent of them would be all or nothing.
+// With fewer chunks than this, a few per cent of them would be all or nothing.
 constexpr std::size_t least_chunks = 64;
 
 struct CscSettings {
@@ -32,7 +32,7 @@ struct CscSettings {
   std::size_t chunk = 32768;
   bool previous = false;
   std::uint64_t warmup = 0;
-  ChunkRule rule;
+  MemoryRule rule;
   DType values = DType::f32;
 };
 
@@ -43,31 +43,26 @@ CscSettings read(const Options& options) {
   settings.previous = options.choice("select", select_names) == 1;
   settings.warmup =
       static_cast<std::uint64_t>(options.integer("warmup", 0, std::numeric_limits<int>::max()));
-  settings.rule = {options.flag("nesterov") ? Accumulate::nesterov : Accumulate::momentum,
-                   static_cast<float>(options.number_from("momentum", 0, 1))};
+  settings.rule = read_momentum_options(options);
   settings.values = static_cast<DType>(options.choice("values", value_names));
   return settings;
 }
 
-// Chunks of a small bucket are smaller, and whole groups of the kernel's sixteen where they can be.
-ChunkGrid grid_of(std::size_t elements, std::size_t chunk) {
+// Small buckets have smaller chunks. Where possible, a chunk is a multiple of the kernel's sixteen.
+CscGrid grid_of(std::size_t elements, std::size_t chunk) {
   std::size_t most = std::max<std::size_t>(1, elements / least_chunks);
   if (most > 16) most -= most % 16;
   return {elements, std::min(chunk, most)};
 }
 
-// The largest norms, the lower number among equals; ascending by number.
+// The chunks with the largest norms, the lower number first among equals; in ascending order.
 std::vector<std::uint32_t> largest(std::span<const float> norms, std::size_t wanted) {
   std::vector<std::uint64_t> keys(norms.size());
-  for (std::size_t i = 0; i < keys.size(); ++i) {
-    const std::uint64_t magnitude = std::bit_cast<std::uint32_t>(norms[i]);
-    keys[i] = magnitude << 32 | (~i & 0xffffffffu);
-  }
-  const auto end = keys.begin() + static_cast<std::ptrdiff_t>(wanted);
-  std::nth_element(keys.begin(), end, keys.end(), std::greater<>());
+  for (std::size_t i = 0; i < keys.size(); ++i)
+    keys[i] = magnitude_key(norms[i], static_cast<std::uint32_t>(i));
+  if (wanted > 0) nth_largest(keys, wanted);
   std::vector<std::uint32_t> picks(wanted);
-  std::transform(keys.begin(), end, picks.begin(),
-                 [](std::uint64_t key) { return ~static_cast<std::uint32_t>(key); });
+  for (std::size_t i = 0; i < wanted; ++i) picks[i] = index_of(keys[i]);
   std::sort(picks.begin(), picks.end());
   return picks;
 }
@@ -118,7 +113,7 @@ class CscCompressor final : public Compressor {
     require_f32_cpu(average, bucket_.elements(), who_);
     const bool has_chunks = turn.round == 1 || settings_.previous;
     const std::size_t bytes = has_chunks ? chunk_bytes(turn.step) : 0;
-    // Norms first: they tell whether the chunks are worth anything.
+    // Reads the norms first: they tell whether the step is skipped.
     if (turn.round == 0 && !norms_as_.read(inbox.data.subspan(bytes), norms_))
       return {Code::skipped, "a rank's gradient was not finite"};
     if (!has_chunks) {
@@ -162,15 +157,15 @@ class CscCompressor final : public Compressor {
 
   void pick(std::uint64_t step) { picks_ = largest(norms_, wanted(step)); }
 
-  // With `masked`, the norms after this step: of chunks just sent nothing is left, and counted in
-  // full they would be picked again at once.
+  // With `masked`, chunks that were just sent have norm 0: nothing is left of them, and with their
+  // full norm they would be picked again at once.
   void write_norms(bool masked, Bytes out) {
     std::vector<float> means(sums_.size());
     for (std::size_t i = 0; i < means.size(); ++i)
       means[i] = static_cast<float>(sums_[i] / static_cast<double>(grid_.size(i)));
     for (const std::uint32_t sent : masked ? Picks(picks_) : Picks()) means[sent] = 0;
     for (std::size_t i = 0; i < means.size(); ++i) {
-      // Of all that is not finite only NaN survives the limits of f16.
+      // Infinity would be clamped to the limit of f16; NaN is not.
       if (!std::isfinite(sums_[i])) means[i] = std::numeric_limits<float>::quiet_NaN();
     }
     norms_as_.write(means, out);
@@ -178,20 +173,35 @@ class CscCompressor final : public Compressor {
 
   CscSettings settings_;
   Bucket bucket_;
-  ChunkGrid grid_;
+  CscGrid grid_;
   SummedValues values_, norms_as_;
   std::string who_;  // "rank 1, bucket 3", for errors
-  ChunkMemory memory_;
-  std::vector<double> sums_;          // this worker's L1 norms of the step
-  std::vector<float> norms_;          // everybody's mean of them, the last that came
-  std::vector<float> norms_before_;   // ... before this step: undo() needs them
+  CscMemory memory_;
+  std::vector<double> sums_;          // this worker's L1 norms in this step
+  std::vector<float> norms_;          // their mean over the workers, as last received
+  std::vector<float> norms_before_;   // norms_ before this step, for undo()
   std::vector<std::uint32_t> picks_;  // of the step
   std::vector<float> received_;       // kept for its memory
 };
 
+std::vector<Option> options() {
+  std::vector<Option> all = {
+      {"density", "0.1", "Fraction of the chunks sent, in (0, 1]."},
+      {"chunk", "32768",
+       "Elements per chunk. Small buckets have smaller chunks, at least 64 of them."},
+      {"select", "current",
+       "Choose chunks by the norms of this step (current: two rounds) or of the last one "
+       "(previous: one round)."},
+      {"warmup", "0", "Number of dense steps at the start, with plain momentum."},
+      {"values", "f32", "Type in which chunks are summed: f32, f16 or bf16."},
+  };
+  for (const Option& option : momentum_options()) all.push_back(option);
+  return all;
+}
+
 std::size_t bytes_of(const Options& options, const Bucket& bucket) {
   const CscSettings settings = read(options);
-  const ChunkGrid grid = grid_of(bucket.elements(), settings.chunk);
+  const CscGrid grid = grid_of(bucket.elements(), settings.chunk);
   const SummedValues values{settings.values, 1};
   return values.bytes(grid.packed(grid.share(settings.density))) +
          grid.count() * (settings.previous ? size_of(settings.values) : sizeof(float));
@@ -205,7 +215,7 @@ const Scheme& csc_scheme() {
       .id = 6,
       .paper = "Sun et al. 2019, GradientFlow",
       .summary =
-          "Coarse-grained sparse communication: the chunks with the largest summed norm, dense, "
+          "Coarse-grained sparse communication: sends the chunks with the largest summed norm "
           "through an all-reduce.",
       .bits = "32 * density + 32 / chunk",
       .reducible = true,
@@ -213,19 +223,7 @@ const Scheme& csc_scheme() {
       .feedback = true,
       .stochastic = false,
       .momentum = true,
-      .options =
-          {
-              {"density", "0.1", "fraction of the chunks sent, in (0, 1]"},
-              {"chunk", "32768",
-               "elements of a chunk; less in small buckets, which are cut into at least 64"},
-              {"select", "current",
-               "chunks by this step's norms (two rounds) or the previous step's (one round)"},
-              {"warmup", "0", "steps of dense training first, with plain momentum"},
-              {"values", "f32", "how chunks are summed: f32, f16 or bf16"},
-              {"momentum", "0.9",
-               "of the optimizer, which must then run without its own, in [0, 1)"},
-              {"nesterov", "off", "Nesterov's form of it: on or off"},
-          },
+      .options = options(),
       .variants = {"density=0.1,nesterov=on,chunk=7", "density=0.05,select=previous,chunk=32",
                    "density=0.1,select=previous,values=f16"},
       // After the warm-up.

@@ -1,5 +1,4 @@
-// dense.cc: no compression: f32 through an all-reduce, in place. The identity of the family, and
-// every other's baseline.
+// dense.cc: no compression: an f32 all-reduce in place. It is the baseline of all other schemes.
 // SPDX-License-Identifier: Apache-2.0
 #include "thinwire/compress/schemes.h"
 #include "thinwire/kernels/average.h"

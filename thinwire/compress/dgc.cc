@@ -1,6 +1,7 @@
 // dgc.cc: Deep Gradient Compression (Lin et al. 2018): momentum correction, local clipping, factor
 // masking, warm-up.
 // SPDX-License-Identifier: Apache-2.0
+#include "thinwire/compress/memory_options.h"
 #include "thinwire/compress/schemes.h"
 #include "thinwire/compress/sparse.h"
 
@@ -12,16 +13,14 @@ constexpr std::string_view norm_names[] = {"global", "bucket"};
 
 std::vector<Option> options() {
   std::vector<Option> all = sparse_options();
+  for (const Option& option : momentum_options()) all.push_back(option);
   all.push_back(
-      {"momentum", "0.9", "of the optimizer, which must then run without its own, in [0, 1)"});
-  all.push_back({"nesterov", "off", "Nesterov's form of it: on or off"});
-  all.push_back(
-      {"mask", "on", "factor masking: what is sent loses its momentum; off is for comparison"});
-  all.push_back(
-      {"clip", "0", "largest norm of the gradient, shared out over the workers; 0 = no clipping"});
-  all.push_back(
-      {"clip_norm", "global",
-       "norm over the whole gradient (waits for all buckets) or per bucket (an approximation)"});
+      {"mask", "on", "Factor masking: sent elements lose their momentum. Off is for comparison."});
+  all.push_back({"clip", "0",
+                 "Largest norm of the gradient; each of N workers clips at 1/sqrt(N) of it. 0: no "
+                 "clipping."});
+  all.push_back({"clip_norm", "global",
+                 "Norm to clip by: global (waits for all buckets) or bucket (an approximation)."});
   return all;
 }
 
@@ -29,12 +28,11 @@ std::unique_ptr<Compressor> make(const Options& options, const Bucket& bucket, c
   SparseSettings settings;
   settings.scheme = id;
   read_sparse_options(options, settings);
-  settings.memory.momentum = static_cast<float>(options.number_from("momentum", 0, 1));
-  settings.memory.accumulate =
-      options.flag("nesterov") ? Accumulate::nesterov : Accumulate::momentum;
+  const MemoryRule rule = read_momentum_options(options);
+  settings.memory.momentum = rule.momentum;
+  // With a factor of 0, u would equal the gradient: plain gradient dropping needs no u.
+  settings.memory.accumulate = rule.momentum == 0 ? Accumulate::residual : rule.accumulate;
   settings.memory.mask = options.flag("mask");
-  // Without momentum u would only be the gradient again: plain gradient dropping needs none.
-  if (settings.memory.momentum == 0) settings.memory.accumulate = Accumulate::residual;
   settings.clip = options.number_from("clip", 0, 1e30);
   settings.clip_global = options.choice("clip_norm", norm_names) == 0;
   return std::make_unique<SparseCompressor>(settings, bucket, site);
@@ -48,7 +46,7 @@ const Scheme& dgc_scheme() {
       .id = id,
       .paper = "Lin et al. 2018, Deep Gradient Compression",
       .summary =
-          "Gradient dropping with momentum accumulated before selection: dense accuracy at 99.9 % "
+          "Sends the largest of the accumulated momentum, keeps the rest: dense accuracy at 99.9 % "
           "sparsity.",
       .bits = "15.6 * density (log4 values, density 0.001)",
       .reducible = false,

@@ -1,17 +1,16 @@
-// efsign.cc: EF-signSGD (Karimireddy et al. 2019): a bit per element, one magnitude per layer, and
-// the error kept.
+// efsign.cc: EF-signSGD (Karimireddy et al. 2019): sends a bit per element and one magnitude per
+// group of a layer, and keeps the error.
 // SPDX-License-Identifier: Apache-2.0
-#include "thinwire/compress/coded.h"
+#include "thinwire/compress/memory_options.h"
 #include "thinwire/compress/schemes.h"
-#include "thinwire/compress/sign_codec.h"
-#include "thinwire/wire/block.h"
+#include "thinwire/compress/sign.h"
 
 namespace thinwire {
 namespace {
 
 constexpr std::uint8_t id = 13;
 
-// Layers, or blocks of layers.
+// The groups: layers, or parts of layers.
 std::vector<SignGroup> groups_of(const Options& options, const Bucket& bucket) {
   const auto longest = static_cast<std::size_t>(options.integer("group", 0, 1 << 20));
   std::vector<SignGroup> groups;
@@ -25,20 +24,18 @@ std::vector<SignGroup> groups_of(const Options& options, const Bucket& bucket) {
 std::vector<Option> options() {
   std::vector<Option> all = memory_options("momentum");
   all.push_back({"group", "512",
-                 "most elements that share a magnitude: 0 = the whole layer (the paper), or 1 to "
-                 "1048576 (up to 16384 the second read comes from a cache)"});
+                 "Largest number of elements that share a magnitude, 1 to 1048576; 0: the whole "
+                 "layer, as in the paper. Up to 16384 is fastest."});
   return all;
 }
 
 std::size_t bytes(const Options& options, const Bucket& bucket) {
-  return block_header_bytes +
-         SignCodec::payload_bytes(SignLevels::magnitude, groups_of(options, bucket));
+  return sign_frame_bytes(SignLevels::magnitude, groups_of(options, bucket));
 }
 
 std::unique_ptr<Compressor> make(const Options& options, const Bucket& bucket, const Site& site) {
-  auto codec = std::make_unique<SignCodec>(SignLevels::magnitude, groups_of(options, bucket));
-  return std::make_unique<CodedCompressor>(id, 0, read_memory_options(options), std::move(codec),
-                                           bucket, site);
+  return make_sign_compressor(id, SignLevels::magnitude, groups_of(options, bucket), options,
+                              bucket, site);
 }
 
 }  // namespace

@@ -1,4 +1,4 @@
-// eigen.cc: Householder's reflections and the implicit QR method.
+// eigen.cc: Householder reflections and the implicit QR method.
 // SPDX-License-Identifier: Apache-2.0
 #include "thinwire/compress/eigen.h"
 
@@ -6,18 +6,18 @@
 #include <cmath>
 #include <limits>
 
-#include "thinwire/compress/product.h"
+#include "thinwire/compress/matrix.h"
 #include "thinwire/kernels/symmetric.h"
 
 namespace thinwire {
 namespace {
 
-// Per eigenvalue, where two are usual. Should more be needed, the vectors are orthonormal all the
-// same.
+// Per eigenvalue; two are usual. If more were needed, the vectors would still be orthonormal.
 constexpr std::size_t most_sweeps = 30;
 
-// Turns the first `count` elements of `row` into the unit vector v whose reflection I - 2 v v^T takes
-// them to (0, ..., 0, x), or into zeros where they are that already; zeros behind. Returns x.
+// Replaces the first `count` elements of `row` by the unit vector v whose reflection I - 2 v v^T
+// maps them to (0, ..., 0, x), or by zeros where they already have that form. Clears the rest of
+// the row. Returns x.
 double make_reflection(double* row, std::size_t count, std::size_t stride) {
   const double last = row[count - 1], rest = product(row, row, count - 1);
   std::fill(row + count, row + stride, 0.0);
@@ -25,7 +25,7 @@ double make_reflection(double* row, std::size_t count, std::size_t stride) {
     std::fill_n(row, count, 0.0);
     return last;
   }
-  // Away from the last element's sign, so that nothing cancels.
+  // x has the opposite sign of the last element, so that nothing cancels.
   const double length = std::sqrt(rest + last * last), x = last < 0 ? length : -length;
   row[count - 1] = last - x;
   const double norm = std::sqrt(rest + row[count - 1] * row[count - 1]);
@@ -46,9 +46,9 @@ SymmetricEigen::SymmetricEigen(std::vector<double> matrix, std::size_t size)
   diagonalise();
 }
 
-// From the last row up. The change that a reflection v makes to the rows above,
-//   (I - 2 v v^T) G (I - 2 v v^T) = G - v w^T - w v^T,  w = 2 (p - (v p) v),  p = G v,
-// is made when the next one needs its p: one pass over the matrix for both.
+// Works from the last row up. A reflection v changes the rows above it:
+//   (I - 2 v v^T) G (I - 2 v v^T) = G - v w^T - w v^T,  w = 2 (p - (v p) v),  p = G v.
+// This is applied when the next reflection needs its p, so that one pass over the matrix does both.
 void SymmetricEigen::reduce() {
   std::vector<double> none(stride_), w(stride_), p(stride_);
   const double* v = none.data();
@@ -70,8 +70,8 @@ void SymmetricEigen::diagonalise() {
   double largest = 0;
   for (std::size_t i = 0; i < size_; ++i)
     largest = std::max(largest, std::abs(diagonal_[i]) + std::abs(beside_[i]));
-  // Of the whole matrix and not of the neighbours: between zeros made of rounding there would be no
-  // end.
+  // Relative to the whole matrix, not to the neighbours: between zeros that are rounding errors the
+  // iteration would not end.
   const double negligible = std::numeric_limits<double>::epsilon() * largest;
   rotations_.reserve(size_ * size_ * 5 / 4);  // two sweeps per eigenvalue, of half the rows
   std::size_t left = most_sweeps * size_;
@@ -87,8 +87,8 @@ void SymmetricEigen::diagonalise() {
   }
 }
 
-// One step of QR on rows first to last: a rotation that begins it, with Wilkinson's shift, and those
-// that chase the element it put outside the three diagonals out at the end.
+// One QR step on rows first to last: a first rotation with Wilkinson's shift, and the rotations
+// that chase the element outside the three diagonals to the end.
 void SymmetricEigen::sweep(std::size_t first, std::size_t last) {
   double* d = diagonal_.data();
   double* e = beside_.data();

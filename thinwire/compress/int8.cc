@@ -1,4 +1,4 @@
-// int8.cc: blocks of bytes between their minimum and maximum, through a gather.
+// int8.cc: sends a byte per element between the minimum and maximum of its block, through a gather.
 // SPDX-License-Identifier: Apache-2.0
 #include "thinwire/kernels/int8.h"
 
@@ -10,32 +10,7 @@
 namespace thinwire {
 namespace {
 
-class Int8Codec final : public RangedCodec {
- public:
-  Int8Codec(const Int8Rule& rule, std::size_t elements)
-      : RangedCodec(elements, rule.block), rule_(rule), bytes_(int8_bytes(rule, elements)) {}
-
-  std::size_t payload_bytes() const override { return bytes_; }
-
- protected:
-  bool encode_range(Range range, const float* gradient, float* residual, DrawKey key,
-                    std::uint8_t* payload) const override {
-    return int8_encode(rule_, gradient + range.first,
-                       residual == nullptr ? nullptr : residual + range.first, range.count, key,
-                       static_cast<std::uint32_t>(range.first),
-                       payload + int8_bytes(rule_, range.first));
-  }
-
-  bool add_range(Range range, const std::uint8_t* payload, float share,
-                 float* target) const override {
-    return int8_add(rule_, payload + int8_bytes(rule_, range.first), range.count, share,
-                    target + range.first);
-  }
-
- private:
-  Int8Rule rule_;
-  std::size_t bytes_;
-};
+using Int8Codec = BlockCodec<Int8Rule, int8_bytes, int8_encode, int8_add>;
 
 constexpr std::string_view rounding_names[] = {"nearest", "random"};
 
@@ -44,16 +19,17 @@ Int8Rule rule_of(const Options& options) {
 }
 
 std::unique_ptr<Compressor> make(const Options& options, const Bucket& bucket, const Site& site) {
+  const Int8Rule rule = rule_of(options);
   return std::make_unique<CodedCompressor>(
       std::uint8_t{17}, read_seed(options), read_memory_options(options),
-      std::make_unique<Int8Codec>(rule_of(options), bucket.elements()), bucket, site);
+      std::make_unique<Int8Codec>(rule, rule.block, bucket.elements()), bucket, site);
 }
 
 std::vector<Option> options() {
   std::vector<Option> all = {
-      {"block", "256", "elements that share a minimum and a step: a multiple of 64, up to 8192"},
-      {"rounding", "nearest", "nearest, or random (right on average: goes with memory=none)"},
-      {"seed", "1", "of the random rounding"},
+      {"block", "256", "Elements that share a minimum and a step: a multiple of 64, up to 8192."},
+      {"rounding", "nearest", "Rounding: nearest, or random (unbiased; use it with memory=none)."},
+      {"seed", "1", "Seed of the random rounding."},
   };
   for (const Option& option : memory_options("residual")) all.push_back(option);
   return all;
@@ -66,7 +42,7 @@ const Scheme& int8_scheme() {
       .name = "int8",
       .id = 17,
       .paper = "",
-      .summary = "A byte per element between the minimum and maximum of its block.",
+      .summary = "Sends a byte per element, between the minimum and maximum of its block.",
       .bits = "8.25 (blocks of 256)",
       .reducible = false,
       .biased = true,

@@ -1,4 +1,4 @@
-// natural.cc: natural compression: sign and exponent of a random rounding, 9 bits.
+// natural.cc: natural compression: sends sign and exponent after stochastic rounding, 9 bits.
 // SPDX-License-Identifier: Apache-2.0
 #include "thinwire/kernels/natural.h"
 
@@ -45,7 +45,7 @@ std::unique_ptr<Compressor> make(const Options& options, const Bucket& bucket, c
 }
 
 std::vector<Option> options() {
-  std::vector<Option> all = {{"seed", "1", "of the random rounding"}};
+  std::vector<Option> all = {{"seed", "1", "Seed of the random rounding."}};
   for (const Option& option : memory_options("none")) all.push_back(option);
   return all;
 }
@@ -57,7 +57,7 @@ const Scheme& natural_scheme() {
       .name = "natural",
       .id = 16,
       .paper = "Horvath et al. 2019, Natural compression for distributed deep learning",
-      .summary = "Every element rounded at random to a power of two: its sign and exponent.",
+      .summary = "Rounds every element at random to a power of two, and sends sign and exponent.",
       .bits = "9",
       .reducible = false,
       .biased = false,

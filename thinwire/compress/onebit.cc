@@ -1,32 +1,31 @@
-// onebit.cc: 1-bit SGD (Seide et al. 2014): a bit per element, two means per unit of a layer, and
-// the error kept.
+// onebit.cc: 1-bit SGD (Seide et al. 2014): sends a bit per element and two means per unit of a
+// layer, and keeps the error.
 // SPDX-License-Identifier: Apache-2.0
 #include <algorithm>
 
-#include "thinwire/compress/coded.h"
+#include "thinwire/compress/matrix.h"
+#include "thinwire/compress/memory_options.h"
 #include "thinwire/compress/schemes.h"
-#include "thinwire/compress/sign_codec.h"
-#include "thinwire/wire/block.h"
+#include "thinwire/compress/sign.h"
 
 namespace thinwire {
 namespace {
 
 constexpr std::uint8_t id = 7;
 
-// Longer rows are cut: their second read would no longer come from a cache, and finer means only
-// fit better. 16384 elements and their residual are 128 KiB.
+// Longer rows are cut, because their second read would not come from a cache; more means only fit
+// better. 16384 elements and their residual are 128 KiB.
 constexpr std::size_t longest = std::size_t{1} << 14;
 
-// The weights into one unit: a column of the paper's matrices, a row of shape[0] x rest as
-// frameworks store them, and so contiguous. 1-D parameters, and those whose shape does not fit (a
-// slice of one), are a single row.
+// The number of weights into one unit: a column of the paper's matrices, and a contiguous row of
+// shape[0] x rest as frameworks store them. A parameter that is no matrix is a single row.
 std::size_t row_of(const Parameter& parameter) {
-  if (parameter.shape.size() < 2 || parameter.shape[0] <= 0) return parameter.count;
-  const auto rows = static_cast<std::size_t>(parameter.shape[0]);
-  return parameter.count % rows == 0 ? parameter.count / rows : parameter.count;
+  const MatrixShape shape = matrix_shape(parameter);
+  return shape.rows > 0 ? shape.cols : parameter.count;
 }
 
-// Rows, short ones joined until they have `least` elements, so that means never outweigh bits.
+// The groups are rows. Short rows are joined until they have `least` elements, so that the means
+// take less space than the bits.
 void add_groups(const Parameter& parameter, std::size_t least, std::vector<SignGroup>& groups) {
   if (parameter.count == 0) return;
   const std::size_t row = row_of(parameter), rows = parameter.count / row;
@@ -48,20 +47,18 @@ std::vector<SignGroup> groups_of(const Options& options, const Bucket& bucket) {
 std::vector<Option> options() {
   std::vector<Option> all = memory_options("momentum");
   all.push_back({"group", "512",
-                 "fewest elements that share two means: shorter rows of a layer are joined, 1 to "
-                 "1048576"});
+                 "Smallest number of elements that share two means, 1 to 1048576. Shorter rows of "
+                 "a layer are joined."});
   return all;
 }
 
 std::size_t bytes(const Options& options, const Bucket& bucket) {
-  return block_header_bytes +
-         SignCodec::payload_bytes(SignLevels::two_means, groups_of(options, bucket));
+  return sign_frame_bytes(SignLevels::two_means, groups_of(options, bucket));
 }
 
 std::unique_ptr<Compressor> make(const Options& options, const Bucket& bucket, const Site& site) {
-  auto codec = std::make_unique<SignCodec>(SignLevels::two_means, groups_of(options, bucket));
-  return std::make_unique<CodedCompressor>(id, 0, read_memory_options(options), std::move(codec),
-                                           bucket, site);
+  return make_sign_compressor(id, SignLevels::two_means, groups_of(options, bucket), options,
+                              bucket, site);
 }
 
 }  // namespace

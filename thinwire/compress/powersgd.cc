@@ -1,26 +1,25 @@
 // powersgd.cc: PowerSGD (Vogels et al. 2019): one step of subspace iteration per training step.
-// Each matrix M = gradient + error travels as two thin factors, both through sums:
+// Each matrix M = gradient + error is sent as two thin factors, both through sums:
 //
 //     round 0   P = M Q       sum;  P made orthonormal
 //     round 1   Q = M^T P     sum;  M' = P Q^T / N is the average, M - M' stays as error
 //
-// One-dimensional and unprofitable tensors travel as they are, in the sum of round 0.
+// Vectors, and matrices for which factors do not pay, are sent uncompressed in the sum of round 0.
 //
-// What was sent leaves the error when the next gradient is taken in, panel by panel, while it is in
-// a cache anyway. Until then v holds M, and undo() has nothing to compute: whatever other ranks sent,
-// it is exact.
+// What was sent is subtracted from v when the next gradient is added, panel by panel, while it is
+// in a cache anyway. Until then v holds M, so undo() has nothing to compute and is exact.
 // SPDX-License-Identifier: Apache-2.0
 #include <algorithm>
 #include <atomic>
 #include <limits>
 
 #include "thinwire/compress/basis.h"
-#include "thinwire/compress/low_rank.h"
+#include "thinwire/compress/powersgd_layout.h"
 #include "thinwire/compress/schemes.h"
 #include "thinwire/core/random.h"
 #include "thinwire/kernels/average.h"
 #include "thinwire/kernels/limit.h"
-#include "thinwire/kernels/low_rank.h"
+#include "thinwire/kernels/powersgd.h"
 
 namespace thinwire {
 namespace {
@@ -28,7 +27,7 @@ namespace {
 enum class ErrorOf : std::uint8_t { average, local };
 constexpr std::string_view error_names[] = {"average", "local"};
 
-// Elements of v that are still in the first-level cache when settle() is followed by take().
+// Elements of v that are still in the L1 cache when take() follows settle().
 constexpr std::size_t cached = std::size_t{1} << 12;
 
 struct Settings {
@@ -71,7 +70,7 @@ class PowerSgdCompressor final : public Compressor {
   int rounds() const override { return layout_.matrices.empty() ? 1 : 2; }
 
   Leg leg(std::uint64_t step, int round) const override {
-    const LowRankLayout& layout = at(step);
+    const PowerSgdLayout& layout = at(step);
     const std::size_t count = round == 0 ? layout.p + layout.plain_count : layout.q;
     return {Reduction::sum, DType::f32, count * sizeof(float)};
   }
@@ -80,7 +79,7 @@ class PowerSgdCompressor final : public Compressor {
     require_f32_cpu(gradient, bucket_.elements(), who_);
     auto* floats = reinterpret_cast<float*>(out.data());
     if (turn.round == 0) {
-      // The sum carries a NaN to every rank; the memory has taken what was within the limit.
+      // The sum carries a NaN to every rank. The memory has added the elements within the limit.
       sound_ = take(at(turn.step), turn.step, gradient.f32(), floats);
       if (!sound_) floats[0] = std::numeric_limits<float>::quiet_NaN();
     } else if (!out.empty()) {
@@ -91,7 +90,7 @@ class PowerSgdCompressor final : public Compressor {
 
   Status decode(const Turn& turn, const Inbox& inbox, TensorView average) override {
     require_f32_cpu(average, bucket_.elements(), who_);
-    const LowRankLayout& layout = at(turn.step);
+    const PowerSgdLayout& layout = at(turn.step);
     const auto* floats = reinterpret_cast<const float*>(inbox.data.data());
     const bool finite =
         turn.round == 0 ? receive_p(layout, floats) : receive_q(layout, floats, turn.step);
@@ -103,7 +102,7 @@ class PowerSgdCompressor final : public Compressor {
 
   std::optional<bool> sound() const override { return sound_; }
 
-  // Back to gradient + error, which the next step then sends.
+  // v is gradient + error again, which the next step sends.
   void undo(const Turn&) override {
     if (given_ == &layout_ && !layout_.matrices.empty()) std::swap(q_, next_q_);
     given_ = nullptr;
@@ -125,7 +124,7 @@ class PowerSgdCompressor final : public Compressor {
   }
 
  private:
-  const LowRankLayout& at(std::uint64_t step) const {
+  const PowerSgdLayout& at(std::uint64_t step) const {
     return step < settings_.warmup ? everything_ : layout_;
   }
 
@@ -141,8 +140,8 @@ class PowerSgdCompressor final : public Compressor {
     }
   }
 
-  // Round 0: the gradient into the error, P and what travels plainly into `out`.
-  bool take(const LowRankLayout& layout, std::uint64_t step, std::span<const float> gradient,
+  // Round 0: adds the gradient to v, and writes P and the uncompressed elements to `out`.
+  bool take(const PowerSgdLayout& layout, std::uint64_t step, std::span<const float> gradient,
             float* out) {
     std::atomic<bool> sound = true;
     if (given_ != &layout) settle();  // the warm-up has ended
@@ -155,7 +154,7 @@ class PowerSgdCompressor final : public Compressor {
           panel.rows = std::min(few, end - first);
           const std::size_t at = matrix.offset + first * matrix.cols;
           if (given_) settle(matrix, panel, first);
-          if (!low_rank_take(panel, gradient.data() + at, v_.data() + at, q_.data() + matrix.q,
+          if (!powersgd_take(panel, gradient.data() + at, v_.data() + at, q_.data() + matrix.q,
                              out + matrix.p + first * matrix.rank))
             sound = false;
         }
@@ -174,9 +173,9 @@ class PowerSgdCompressor final : public Compressor {
     return sound;
   }
 
-  // Takes what the last step sent out of these rows.
+  // Subtracts what the last step sent from these rows.
   void settle(const ThinMatrix& matrix, const Panel& panel, std::size_t first) {
-    low_rank_settle(panel, p_.data() + matrix.p + first * matrix.rank, kept_q() + matrix.q,
+    powersgd_settle(panel, p_.data() + matrix.p + first * matrix.rank, kept_q() + matrix.q,
                     v_.data() + matrix.offset + first * matrix.cols);
   }
 
@@ -191,8 +190,8 @@ class PowerSgdCompressor final : public Compressor {
     given_ = nullptr;
   }
 
-  // After round 0: the plain averages are known, P becomes a basis.
-  bool receive_p(const LowRankLayout& layout, const float* sum) {
+  // After round 0: stores the averages of the uncompressed elements, and makes P orthonormal.
+  bool receive_p(const PowerSgdLayout& layout, const float* sum) {
     const float share = 1.0f / static_cast<float>(site_.world);
     std::copy_n(sum, layout.p, p_.begin());
     plain_.assign(sum + layout.p, sum + layout.p + layout.plain_count);
@@ -204,19 +203,19 @@ class PowerSgdCompressor final : public Compressor {
     return true;
   }
 
-  // Round 1: Q of this worker.
+  // Round 1: computes this worker's Q.
   void project(float* out) {
     for (const ThinMatrix& matrix : layout_.matrices) {
       for_cols(matrix, [&](const Panel& panel, std::size_t first) {
-        low_rank_project(panel, v_.data() + matrix.offset + first, p_.data() + matrix.p,
+        powersgd_project(panel, v_.data() + matrix.offset + first, p_.data() + matrix.p,
                          out + matrix.q + first);
       });
     }
     std::copy_n(out, own_q_.size(), own_q_.begin());
   }
 
-  // After round 1: everybody's Q, and the next step's.
-  bool receive_q(const LowRankLayout& layout, const float* sum, std::uint64_t step) {
+  // After round 1: stores the mean Q, and computes the Q of the next step.
+  bool receive_q(const PowerSgdLayout& layout, const float* sum, std::uint64_t step) {
     std::copy_n(sum, layout.q, mean_q_.begin());
     if (!scale_finite(mean_q_.data(), layout.q, 1.0f / static_cast<float>(site_.world)))
       return false;
@@ -224,11 +223,11 @@ class PowerSgdCompressor final : public Compressor {
     return true;
   }
 
-  // The averages, when all rounds have arrived.
-  void give(const LowRankLayout& layout, std::span<float> average) {
+  // Writes the averages after the last round.
+  void give(const PowerSgdLayout& layout, std::span<float> average) {
     for (const ThinMatrix& matrix : layout.matrices) {
       for_rows(matrix, [&](const Panel& panel, std::size_t first) {
-        low_rank_give(panel, p_.data() + matrix.p + first * matrix.rank, mean_q_.data() + matrix.q,
+        powersgd_give(panel, p_.data() + matrix.p + first * matrix.rank, mean_q_.data() + matrix.q,
                       average.data() + matrix.offset + first * matrix.cols);
       });
     }
@@ -240,9 +239,9 @@ class PowerSgdCompressor final : public Compressor {
     given_ = &layout;
   }
 
-  // Only the space of Q's columns counts, so they go orthonormal into the next step: their length
-  // is that of the gradient, and P would otherwise be of its square. A direction that died (a
-  // gradient of zeros) is drawn anew.
+  // Only the space of Q's columns matters, so they are made orthonormal for the next step. Their
+  // length is that of the gradient, and P would otherwise grow with its square. A direction that
+  // vanished (a gradient of zeros) is replaced by a random one.
   void find_next_q(std::uint64_t step) {
     next_q_ = mean_q_;
     for (const ThinMatrix& matrix : layout_.matrices)
@@ -257,14 +256,14 @@ class PowerSgdCompressor final : public Compressor {
   Settings settings_;
   Bucket bucket_;
   Site site_;
-  std::string who_;                    // for errors
-  LowRankLayout layout_, everything_;  // ... and that of the warm-up
-  std::vector<float> v_;       // M of the last step: the error, once what was sent is settled
-  std::vector<float> p_, q_;   // q_: orthonormal, of this step until its end
-  std::vector<float> next_q_;  // after the step's end: what q_ was
+  std::string who_;                     // for errors
+  PowerSgdLayout layout_, everything_;  // everything_: the layout of the warm-up
+  std::vector<float> v_;                // M of the last step; after settle() the error
+  std::vector<float> p_, q_;            // q_ is orthonormal
+  std::vector<float> next_q_;           // after the step: the previous q_, for undo()
   std::vector<float> mean_q_, own_q_;
-  std::vector<float> plain_;  // averages of plain elements, until the last round
-  const LowRankLayout* given_ =
+  std::vector<float> plain_;  // averages of uncompressed elements, until the last round
+  const PowerSgdLayout* given_ =
       nullptr;         // v_ still holds what went out by this; q_ is the next step's
   bool sound_ = true;  // the last gradient was within the limit
 };
@@ -284,20 +283,20 @@ const Scheme& powersgd_scheme() {
       .stochastic = false,
       .momentum = false,
       .options =
-          {{"rank", "2", "of the approximation, 1 to 256"},
+          {{"rank", "2", "Rank of the approximation, 1 to 256."},
            {"rate", "2",
-            "a matrix travels as factors when they have less than 1/rate of its elements"},
-           {"warmup", "0", "steps at the start that send everything as it is"},
-           {"warm_start", "on", "start from the last step's Q (on), or from a random one (off)"},
+            "Send a matrix as factors when they have less than 1/rate of its elements."},
+           {"warmup", "0", "Number of uncompressed steps at the start."},
+           {"warm_start", "on", "Start from the last step's Q (on) or from a random one (off)."},
            {"error", "average",
-            "keep what the average lacks of this worker's gradient (the paper), or what its own "
-            "share of it lacks (local)"},
-           {"seed", "0", "of the first Q; the same on all workers"}},
+            "Error to keep: this worker's gradient minus the average (average, as in the paper) or "
+            "minus its own part of it (local)."},
+           {"seed", "0", "Seed of the first Q; the same on all workers."}},
       .variants = {"rank=1,error=local", "rank=4,rate=1", "rank=3,warm_start=off,rate=1"},
       .bytes =
           [](const Options& options, const Bucket& bucket) {
             const Settings settings = read(options);
-            const LowRankLayout layout =
+            const PowerSgdLayout layout =
                 lay_out(bucket, settings.rank, settings.rate, settings.seed);
             return (layout.p + layout.plain_count + layout.q) * sizeof(float);
           },

@@ -1,4 +1,4 @@
-// qsgd.cc: QSGD: random levels of each bucket's norm, packed or entropy-coded.
+// qsgd.cc: QSGD: sends random levels of each bucket's norm, packed or entropy-coded.
 // SPDX-License-Identifier: Apache-2.0
 #include "thinwire/kernels/qsgd.h"
 
@@ -15,35 +15,10 @@ namespace {
 
 static_assert(qsgd_most <= elias_most);
 
-class PackedCodec final : public RangedCodec {
- public:
-  PackedCodec(const QsgdRule& rule, std::size_t elements)
-      : RangedCodec(elements, rule.bucket), rule_(rule), bytes_(qsgd_bytes(rule, elements)) {}
+using PackedCodec = BlockCodec<QsgdRule, qsgd_bytes, qsgd_encode, qsgd_add>;
 
-  std::size_t payload_bytes() const override { return bytes_; }
-
- protected:
-  bool encode_range(Range range, const float* gradient, float* residual, DrawKey key,
-                    std::uint8_t* payload) const override {
-    return qsgd_encode(rule_, gradient + range.first,
-                       residual == nullptr ? nullptr : residual + range.first, range.count, key,
-                       static_cast<std::uint32_t>(range.first),
-                       payload + qsgd_bytes(rule_, range.first));
-  }
-
-  bool add_range(Range range, const std::uint8_t* payload, float share,
-                 float* target) const override {
-    return qsgd_add(rule_, payload + qsgd_bytes(rule_, range.first), range.count, share,
-                    target + range.first);
-  }
-
- private:
-  QsgdRule rule_;
-  std::size_t bytes_;
-};
-
-// Each bucket: its norm, and unless that is 0 its levels in Elias's codes. Buckets have no fixed
-// place here, so they are coded one after the other.
+// Each bucket is its norm and, unless that is 0, its levels in Elias codes. Buckets have no fixed
+// place in the payload, so they are coded sequentially.
 class EliasCodec final : public Codec {
  public:
   EliasCodec(const QsgdRule& rule, std::size_t elements) : rule_(rule), elements_(elements) {}
@@ -111,7 +86,7 @@ std::unique_ptr<Compressor> make(const Options& options, const Bucket& bucket, c
   const QsgdRule rule = rule_of(options);
   std::unique_ptr<Codec> codec;
   if (options.choice("form", form_names) == 0) {
-    codec = std::make_unique<PackedCodec>(rule, bucket.elements());
+    codec = std::make_unique<PackedCodec>(rule, rule.bucket, bucket.elements());
   } else {
     codec = std::make_unique<EliasCodec>(rule, bucket.elements());
   }
@@ -122,12 +97,13 @@ std::unique_ptr<Compressor> make(const Options& options, const Bucket& bucket, c
 
 std::vector<Option> options() {
   std::vector<Option> all = {
-      {"bits", "7", "of a level: 2^bits - 1 levels and zero, 1 to 8; the sign is one bit more"},
-      {"bucket", "512", "elements that share a norm: a multiple of 64, up to 8192"},
-      {"norm", "l2", "l2, or max (of the magnitudes: more levels are used, less noise)"},
+      {"bits", "7", "Bits of a level, 1 to 8: 2^bits - 1 levels and zero, plus a sign bit."},
+      {"bucket", "512", "Elements that share a norm: a multiple of 64, up to 8192."},
+      {"norm", "l2", "Norm: l2, or max (largest magnitude: less noise)."},
       {"form", "packed",
-       "packed: bits + 1 each; coded: Elias codes, smaller with few bits, slower"},
-      {"seed", "1", "of the random rounding"},
+       "Code of the levels: packed (bits + 1 each) or coded (Elias codes: smaller with few bits, "
+       "slower)."},
+      {"seed", "1", "Seed of the random rounding."},
   };
   for (const Option& option : memory_options("none")) all.push_back(option);
   return all;
@@ -140,7 +116,7 @@ const Scheme& qsgd_scheme() {
       .name = "qsgd",
       .id = 10,
       .paper = "Alistarh et al. 2017, QSGD",
-      .summary = "Every element rounded at random to a level of its bucket's norm.",
+      .summary = "Rounds every element at random to a level of its bucket's norm.",
       .bits = "8.06 (bits + 1 + 32 / bucket)",
       .reducible = false,
       .biased = false,

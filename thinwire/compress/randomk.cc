@@ -1,10 +1,11 @@
-// randomk.cc: the same random support on all workers, drawn anew in each step from a common seed:
-// no indices travel, and the values can be summed. The bucket's blocks are shared out into k strata
-// of equal length (to one), and one block of each goes: exactly k without replacement, found in
-// O(k), in order, by a draw that depends on (seed, step, bucket, stratum) alone.
+// randomk.cc: sends a random choice of blocks, which all workers draw from a common seed in each
+// step. So no indices travel, and the values can be summed. The blocks of the bucket are divided
+// into k strata of equal length (up to one), and one block of each is sent: exactly k blocks
+// without replacement, in order, found in O(k). Each draw depends only on (seed, step, bucket,
+// stratum).
 //
-//     none                 g_i times the length of its stratum: right on average, but scattered
-//     residual, momentum   what is not sent waits; no factor
+//     none                 sends g_i times the length of its stratum: unbiased, but noisy
+//     residual, momentum   keeps what is not sent; no factor
 // SPDX-License-Identifier: Apache-2.0
 #include <algorithm>
 #include <cmath>
@@ -12,22 +13,22 @@
 #include <limits>
 #include <optional>
 
-#include "thinwire/compress/coded.h"
+#include "thinwire/compress/memory_options.h"
 #include "thinwire/compress/schemes.h"
 #include "thinwire/core/random.h"
-#include "thinwire/memory/chunks.h"
+#include "thinwire/memory/csc.h"
 
 namespace thinwire {
 namespace {
 
-// Elements per call of the pass, about: in the cache together with what is cleared in them.
+// About the elements per call of the pass: they stay in the cache while sent blocks are cleared.
 constexpr std::size_t piece_elements = 4096;
 
 struct RandomkSettings {
   double density = 0.25;
   std::size_t block = 1;
   std::uint64_t seed = 0;
-  ChunkRule rule;
+  MemoryRule rule;
 };
 
 RandomkSettings read(const Options& options) {
@@ -36,12 +37,7 @@ RandomkSettings read(const Options& options) {
   settings.block = static_cast<std::size_t>(options.integer("block", 1, 1L << 30));
   settings.seed =
       static_cast<std::uint64_t>(options.integer("seed", 0, std::numeric_limits<int>::max()));
-  const MemorySettings memory = read_memory_options(options);
-  settings.rule.momentum = memory.momentum;
-  settings.rule.accumulate = memory.kind == Memory::none       ? Accumulate::none
-                             : memory.kind == Memory::residual ? Accumulate::residual
-                             : memory.nesterov                 ? Accumulate::nesterov
-                                                               : Accumulate::momentum;
+  settings.rule = read_memory_options(options);
   return settings;
 }
 
@@ -71,7 +67,7 @@ class RandomkCompressor final : public Compressor {
     } else {
       memory_.send(picks_, Velocity::mask, out);
     }
-    // One NaN is enough for every rank to see it in the sum, wherever in the gradient it was.
+    // One NaN is enough, wherever the bad element was: every rank sees it in the sum.
     if (!all_finite(sums_)) {
       const float nan = std::numeric_limits<float>::quiet_NaN();
       std::memcpy(out.data(), &nan, sizeof nan);
@@ -98,7 +94,7 @@ class RandomkCompressor final : public Compressor {
   void visit_state(StateVisitor& visitor) override { memory_.visit_state(visitor); }
 
  private:
-  // Where the strata begin, in blocks.
+  // The first block of a stratum.
   std::size_t stratum(std::size_t i) const { return grid_.count() * i / picks_.size(); }
 
   void draw(std::uint64_t step) {
@@ -124,10 +120,10 @@ class RandomkCompressor final : public Compressor {
 
   RandomkSettings settings_;
   Bucket bucket_;
-  ChunkGrid grid_;
+  CscGrid grid_;
   SummedValues values_;
   std::string who_;  // "rank 1, bucket 3", for errors
-  ChunkMemory memory_;
+  CscMemory memory_;
   std::vector<double> sums_;
   std::optional<std::uint64_t> drawn_;
   std::vector<std::uint32_t> picks_;  // of that step
@@ -136,9 +132,9 @@ class RandomkCompressor final : public Compressor {
 
 std::vector<Option> options() {
   std::vector<Option> all = {
-      {"density", "0.25", "fraction of the blocks sent, in (0, 1]"},
-      {"block", "1", "elements that go together: longer runs are faster, and coarser"},
-      {"seed", "0", "of the choice, the same on all workers"},
+      {"density", "0.25", "Fraction of the blocks sent, in (0, 1]."},
+      {"block", "1", "Elements per block. Longer blocks are faster and coarser."},
+      {"seed", "0", "Seed of the choice; the same on all workers."},
   };
   for (Option& option : memory_options("none")) all.push_back(std::move(option));
   return all;
@@ -152,8 +148,8 @@ const Scheme& randomk_scheme() {
       .id = 15,
       .paper = "Stich et al. 2018, Sparsified SGD with memory",
       .summary =
-          "A random choice that all workers share, through an all-reduce; with a memory it is "
-          "biased.",
+          "Sends a random choice that all workers share, through an all-reduce. With a memory it "
+          "is biased.",
       .bits = "32 * density",
       .reducible = true,
       .biased = false,
@@ -167,7 +163,7 @@ const Scheme& randomk_scheme() {
       .bytes =
           [](const Options& options, const Bucket& bucket) {
             const RandomkSettings settings = read(options);
-            const ChunkGrid grid{bucket.elements(), settings.block};
+            const CscGrid grid{bucket.elements(), settings.block};
             return grid.packed(grid.share(settings.density)) * sizeof(float);
           },
       .traffic = 5,

@@ -1,4 +1,4 @@
-// ranged.cc: pieces for threads, tiles for caches.
+// ranged.cc: splits a bucket into pieces for threads and tiles for caches.
 // SPDX-License-Identifier: Apache-2.0
 #include "thinwire/compress/ranged.h"
 

@@ -1,4 +1,4 @@
-// registry.cc: the table.
+// registry.cc: the table of schemes.
 // SPDX-License-Identifier: Apache-2.0
 #include "thinwire/compress/registry.h"
 
@@ -75,7 +75,7 @@ std::string memory_of(const Config& config) {
 
 }  // namespace
 
-// As the compressor shows it, since any option may decide.
+// Asks a compressor, because any option may decide.
 bool keeps_residual(const Config& config) {
   ResidualFinder finder;
   make_compressor(config, Bucket::single(0, probe_name, 64), {})->visit_state(finder);

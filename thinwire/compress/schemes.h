@@ -1,4 +1,4 @@
-// schemes.h: one declaration per scheme, for the table in registry.cc.
+// schemes.h: declares every scheme for the table in registry.cc.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 

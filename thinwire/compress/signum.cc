@@ -1,10 +1,11 @@
-// signum.cc: Signum with majority vote (Bernstein et al. 2018): the sign of each worker's momentum,
-// and of those signs the majority.
+// signum.cc: Signum with majority vote (Bernstein et al. 2018): each worker sends the signs of its
+// momentum, and the update is the sign of the majority.
 // SPDX-License-Identifier: Apache-2.0
 #include <algorithm>
 #include <string>
 #include <vector>
 
+#include "thinwire/compress/frames.h"
 #include "thinwire/compress/schemes.h"
 #include "thinwire/core/error.h"
 #include "thinwire/core/parallel.h"
@@ -18,7 +19,7 @@ namespace {
 
 constexpr std::uint8_t id = 12;
 
-// A unit of parallel work: whole chunks, and enough of them to be worth waking a thread.
+// A unit of parallel work: whole chunks, enough of them to justify waking a thread.
 constexpr std::size_t run_elements = 32 * votes_chunk;
 
 enum class Travel : std::uint8_t { gather, sum };
@@ -64,7 +65,7 @@ class SignumCompressor final : public Compressor {
     }
     const Bytes payload = block_payload(out);
     auto* signs = reinterpret_cast<std::uint8_t*>(payload.data() + votes_signs_at(m_.size()));
-    FrameHeader head = header(turn.step);
+    FrameHeader head = block_header(id, bucket_, turn.step);
     take_in(g, signs);
     head.skipped = !sound_;
     const std::size_t bytes = seal_votes(m_.size(), std::as_bytes(std::span(zeros_)), payload);
@@ -79,7 +80,7 @@ class SignumCompressor final : public Compressor {
 
   std::optional<bool> sound() const override { return sound_; }
 
-  // Nothing was taken out of the momentum, so nothing returns to it.
+  // Sending takes nothing out of the momentum, so there is nothing to put back.
   void undo(const Turn&) override {}
   void forget(const Turn&, std::span<const float>) override {
     std::fill(m_.begin(), m_.end(), 0.0f);
@@ -90,16 +91,7 @@ class SignumCompressor final : public Compressor {
   }
 
  private:
-  FrameHeader header(std::uint64_t step) const {
-    FrameHeader header;
-    header.scheme = id;
-    header.bucket = bucket_.id;
-    header.step = static_cast<std::uint32_t>(step);
-    header.elements = static_cast<std::uint32_t>(m_.size());
-    return header;
-  }
-
-  // The gradient into the momentum; its signs and zeros as bits.
+  // Adds the gradient to the momentum, and writes its signs and zeros as bits.
   void take_in(const float* g, std::uint8_t* signs) {
     const std::size_t runs = (m_.size() + run_elements - 1) / run_elements;
     std::vector<char> sound(runs, 1);
@@ -111,7 +103,7 @@ class SignumCompressor final : public Compressor {
     sound_ = std::find(sound.begin(), sound.end(), 0) == sound.end();
   }
 
-  // A byte per vote, and one more that is set where a gradient was beyond the limit.
+  // Writes a byte per vote, and one more byte that is set where a gradient was beyond the limit.
   std::size_t encode_sum(Bytes out) const {
     auto* votes = reinterpret_cast<std::int8_t*>(out.data());
     for (std::size_t i = 0; i < m_.size(); ++i)
@@ -128,39 +120,30 @@ class SignumCompressor final : public Compressor {
   }
 
   Status decode_votes(std::uint64_t step, const Inbox& inbox, std::span<float> average) {
-    readers_.resize(static_cast<std::size_t>(site_.world));
-    bool skipped = false;
+    const FrameHeader expected = block_header(id, bucket_, step);
+    if (const Status opened = open_blocks(inbox, site_.world, expected, payloads_); !opened.ok())
+      return opened;
+    readers_.resize(payloads_.size());
     for (int rank = 0; rank < site_.world; ++rank) {
       inbox.culprit = rank;
-      const Status status = open(step, inbox.slot(rank), readers_[static_cast<std::size_t>(rank)]);
-      if (!status.ok() && status.code != Code::skipped) return status;
-      skipped = skipped || status.code == Code::skipped;
+      const auto r = static_cast<std::size_t>(rank);
+      if (const Status status = readers_[r].open(m_.size(), payloads_[r]); !status.ok())
+        return status;
     }
     inbox.culprit = -1;
-    if (skipped) return {Code::skipped, "a rank's gradient was not finite"};
     for (std::size_t at = 0; at < average.size(); at += votes_chunk)
       count_votes(average.subspan(at, std::min(votes_chunk, average.size() - at)));
     return {};
   }
 
-  Status open(std::uint64_t step, ConstBytes slot, VoteReader& reader) const {
-    FrameHeader got;
-    ConstBytes payload;
-    const Status status = open_block(slot, got, payload);
-    if (!status.ok() && status.code != Code::skipped) return status;
-    got.skipped = false;
-    if (got != header(step))
-      return {Code::mismatch, "its frame is of another scheme, bucket, step or size"};
-    return status.ok() ? reader.open(m_.size(), payload) : status;
-  }
-
-  // One chunk, of all ranks: it stays in the cache. Floats count exactly, up to 2^24 workers.
+  // Counts one chunk of all ranks, which stays in the cache. Floats count exactly up to 2^24
+  // workers.
   void count_votes(std::span<float> average) {
     std::fill(average.begin(), average.end(), 0.0f);
     for (VoteReader& reader : readers_) {
       const VoteReader::Chunk chunk = reader.next();
       sign_add(as_bits(chunk.signs), average.size(), 1, -1, average.data());
-      // A zero was counted as +1.
+      // Zeros were counted as +1.
       if (!chunk.zeros.empty())
         sign_add(as_bits(chunk.zeros), average.size(), 0, -1, average.data());
     }
@@ -175,6 +158,7 @@ class SignumCompressor final : public Compressor {
   std::vector<float> m_;
   bool sound_ = true;                        // the last gradient was within the limit
   std::vector<std::uint8_t> zeros_, signs_;  // bits of the last step; signs_ only with travel=sum
+  std::vector<ConstBytes> payloads_;         // of all ranks, while they are decoded
   std::vector<VoteReader> readers_;
 };
 
@@ -199,11 +183,11 @@ const Scheme& signum_scheme() {
       .stochastic = false,
       .momentum = true,
       .options = {{"momentum", "0.9",
-                   "of the running mean whose sign is sent, in [0, 1); 0 = signSGD; the optimizer "
-                   "runs without its own"},
+                   "Momentum factor of the running mean whose sign is sent, in [0, 1); 0: signSGD. "
+                   "Set the optimizer's own momentum to 0."},
                   {"travel", "gather",
-                   "gather: every worker counts everybody's bits; sum: an all-reduce of bytes, up "
-                   "to 127 workers"}},
+                   "Collective: gather (every worker counts all bits) or sum (an all-reduce of "
+                   "bytes, up to 127 workers)."}},
       .variants = {"travel=sum", "momentum=0"},
       .bytes = nullptr,
       .traffic = 12.125,

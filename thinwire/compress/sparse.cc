@@ -1,4 +1,4 @@
-// sparse.cc: survivors out of memory, into a frame, and everybody's frames into an average.
+// sparse.cc: sends survivors in a frame, and averages the frames of all ranks.
 // SPDX-License-Identifier: Apache-2.0
 #include "thinwire/compress/sparse.h"
 
@@ -7,7 +7,7 @@
 #include <cstring>
 #include <limits>
 
-#include "thinwire/core/error.h"
+#include "thinwire/compress/frames.h"
 #include "thinwire/kernels/average.h"
 #include "thinwire/kernels/norm.h"
 
@@ -19,18 +19,7 @@ constexpr std::string_view index_names[] = {"smallest", "golomb", "elias_fano",
 constexpr std::string_view select_names[] = {"steered", "exact"};
 constexpr std::string_view quota_names[] = {"bucket", "layer"};
 
-// What is wrong with a frame that is sound in itself, or nothing.
-const char* difference(const FrameHeader& got, const FrameHeader& expected) {
-  if (got.scheme != expected.scheme) return "its frame is of another scheme";
-  if (got.bucket != expected.bucket) return "its frame is of another bucket";
-  if (got.step != expected.step) return "its frame is of another step";
-  if (got.elements != expected.elements) return "its frame is of a bucket of another size";
-  if (got.values != expected.values) return "its frame has other value codes";
-  if (got.chunk_log2 != expected.chunk_log2) return "its frame has chunks of another size";
-  return nullptr;
-}
-
-// Who only decodes keeps nothing.
+// A compressor that only decodes needs no memory.
 DgcMemoryOptions memory_at(const Site& site, DgcMemoryOptions options) {
   if (!site.sends) options.accumulate = Accumulate::none;
   return options;
@@ -40,14 +29,15 @@ DgcMemoryOptions memory_at(const Site& site, DgcMemoryOptions options) {
 
 std::vector<Option> sparse_options() {
   return {
-      {"density", "0.001", "fraction of the elements sent, in (0, 1]"},
-      {"values", "log4", "how a value travels: f32, f16, bf16, log8, log4 or sign"},
+      {"density", "0.001", "Fraction of the elements sent, in (0, 1]."},
+      {"values", "log4", "Code of the values: f32, f16, bf16, log8, log4 or sign."},
       {"index", "golomb",
-       "how indices travel: golomb, elias_fano, gap (slower, smaller) or smallest (tries all)"},
+       "Code of the indices: golomb, elias_fano, gap (smaller, slower) or smallest (tries all)."},
       {"select", "steered",
-       "steered: a carried threshold, within the quota's band; exact: the largest, always"},
-      {"quota", "bucket", "one quota and threshold per bucket or per layer"},
-      {"warmup", "0", "steps of the warm-up: 25, 6.25, 1.56, 0.39 % in four stages, then density"},
+       "Choice of elements: steered (a threshold kept from step to step) or exact (always the "
+       "largest)."},
+      {"quota", "bucket", "Use one quota and threshold per bucket or per layer."},
+      {"warmup", "0", "Steps of the warm-up: 25, 6.25, 1.56, 0.39 % in four stages, then density."},
   };
 }
 
@@ -83,7 +73,7 @@ SparseCompressor::Plan SparseCompressor::plan(std::uint64_t step) const {
   const double expected = plan.density * static_cast<double>(elements);
   plan.header.chunk_log2 = chunk_log2_for(plan.header.elements, static_cast<std::size_t>(expected));
   plan.bound = sparse_frame_bound(plan.header, plan.most);
-  // Per rank a gather moves (N-1) frames, a ring all-reduce 2(N-1)/N dense buckets.
+  // Per rank, a gather moves N-1 frames, and a ring all-reduce moves 2(N-1)/N dense buckets.
   const auto world = static_cast<double>(site_.world);
   const auto dense_bytes = static_cast<double>(elements * sizeof(float));
   plan.dense = site_.sums && site_.world > 1 && elements > 0 &&
@@ -97,8 +87,8 @@ Leg SparseCompressor::leg(std::uint64_t step, int) const {
   return {Reduction::gather, DType::f32, now.bound};
 }
 
-// The paper's local clipping: each worker's share of the permitted norm is 1/sqrt(N). NaN when the
-// norm is not finite.
+// The paper's local clipping: each worker may have 1/sqrt(N) of the norm. Returns NaN when the norm
+// is not finite.
 float SparseCompressor::clip_scale(const Turn& turn, std::span<const float> gradient) const {
   if (settings_.clip <= 0) return 1.0f;
   const double squared =
@@ -132,7 +122,7 @@ std::size_t SparseCompressor::encode_dense(Bytes out) const {
     std::memcpy(out.data() + at * sizeof(float), &value, sizeof value);
   };
   for (std::size_t i = 0; i < survivors_.size(); ++i) put(survivors_.index[i], survivors_.value[i]);
-  // One NaN is enough for every rank to see it in the sum.
+  // One NaN is enough: every rank sees it in the sum.
   if (!sound_) put(0, std::numeric_limits<float>::quiet_NaN());
   return out.size();
 }
@@ -152,20 +142,13 @@ Status SparseCompressor::decode_dense(const Inbox& inbox, std::span<float> avera
 
 Status SparseCompressor::decode_frames(const Plan& plan, const Inbox& inbox,
                                        std::span<float> average) {
-  bool skipped = false;
-  for (int rank = 0; rank < site_.world; ++rank) {
-    inbox.culprit = rank;
-    FrameHeader header;
-    std::size_t used = 0;
-    const Status status = decode_sparse(inbox.slot(rank), plan.most, header,
-                                        received_[static_cast<std::size_t>(rank)], used);
-    if (!status.ok() && status.code != Code::skipped) return status;
-    if (const char* what = difference(header, plan.header)) return {Code::mismatch, what};
-    skipped = skipped || status.code == Code::skipped;
-  }
-  inbox.culprit = -1;
-  if (skipped) return {Code::skipped, "a rank's gradient was not finite"};
-  // All frames are sound: one scatter-add, in rank order, so that every rank rounds alike.
+  const Status status = open_frames(
+      inbox, site_.world, plan.header, [&](std::size_t rank, ConstBytes slot, FrameHeader& header) {
+        std::size_t used = 0;
+        return decode_sparse(slot, plan.most, header, received_[rank], used);
+      });
+  if (!status.ok()) return status;
+  // All frames are sound. They are added in rank order, so that every rank rounds alike.
   std::fill(average.begin(), average.end(), 0.0f);
   const float share = 1.0f / static_cast<float>(site_.world);
   for (const Sparse& sparse : received_) {

@@ -1,6 +1,6 @@
-// sparse.h: the compressor behind topk and dgc: memory takes the gradient in and the survivors out,
-// a frame carries them. Where a frame would not pay (early warm-up, many workers), the same
-// survivors travel in a dense all-reduce instead.
+// sparse.h: the compressor of topk and dgc. The memory adds the gradient and yields the survivors;
+// a sparse frame carries them. Where a frame would be larger (early warm-up, many workers), a dense
+// all-reduce carries the same survivors instead.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -25,7 +25,7 @@ struct SparseSettings {
       true;  // by the norm over all buckets, or over this bucket alone (an approximation)
 };
 
-// The options that topk and dgc have in common, and how to read them.
+// The options that topk and dgc share.
 std::vector<Option> sparse_options();
 void read_sparse_options(const Options& options, SparseSettings& settings);
 
@@ -43,12 +43,12 @@ class SparseCompressor final : public Compressor {
   void visit_state(StateVisitor& visitor) override;
 
  private:
-  // How a step travels; the same on all ranks.
+  // How a step is sent; the same on all ranks.
   struct Plan {
     double density = 0;
     std::size_t most = 0;
     FrameHeader header;
-    std::size_t bound = 0;  // bytes of a frame at most
+    std::size_t bound = 0;  // largest size of a frame
     bool dense = false;
   };
   Plan plan(std::uint64_t step) const;
@@ -63,10 +63,10 @@ class SparseCompressor final : public Compressor {
   Site site_;
   std::string who_;  // "dgc, bucket 3", for errors
   DgcMemory memory_;
-  Survivors survivors_;      // of the last step, until the next: undo() needs them
-  std::vector<float> sent_;  // what receivers decode for them
+  Survivors survivors_;      // of the last step, for undo()
+  std::vector<float> sent_;  // the values that receivers decode for them
   bool sound_ = true;        // the last gradient was within the limit
-  float scale_ = 1;          // ... by which it was clipped
+  float scale_ = 1;          // factor by which it was clipped
   std::vector<Sparse> received_;
 };
 

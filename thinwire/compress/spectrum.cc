@@ -1,4 +1,4 @@
-// spectrum.cc: the parts of a matrix by way of its Gram matrix.
+// spectrum.cc: finds the parts of a matrix through its Gram matrix.
 // SPDX-License-Identifier: Apache-2.0
 #include "thinwire/compress/spectrum.h"
 
@@ -6,13 +6,13 @@
 #include <cmath>
 #include <numeric>
 
-#include "thinwire/compress/product.h"
+#include "thinwire/compress/matrix.h"
 #include "thinwire/kernels/symmetric.h"
 
 namespace thinwire {
 namespace {
 
-// Rows whose Gram matrix is made at once: they stay in a cache, and sums of sums round less.
+// Rows per partial Gram matrix: they stay in a cache, and sums of partial sums round less.
 constexpr std::size_t panel_rows = 64;
 
 std::vector<float> make_tall(std::span<const float> matrix, std::size_t rows, std::size_t cols) {

@@ -1,8 +1,8 @@
 // spectrum.h: a matrix as a sum of rank-one parts along orthonormal directions, the eigenvectors of
-// its smaller Gram matrix. A direction u times the matrix A is u (u^T A), whatever its strength; so
-// the parts add up to the matrix as exactly as the directions are orthonormal, and who drops parts
-// at random is right on average. For k x l, k <= l: about k^2 l + 4 k^3 operations, and 2 k l +
-// 10 k^2 for each part that is written.
+// its smaller Gram matrix. The part of direction u is u (u^T A) for any u, so the parts add up to
+// the matrix A as exactly as the directions are orthonormal, and dropping parts at random is
+// unbiased. For k x l with k <= l it takes about k^2 l + 4 k^3 operations, and 2 k l + 10 k^2 for
+// each part that is written.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -16,15 +16,15 @@ namespace thinwire {
 
 class Spectrum {
  public:
-  // Takes a copy. All finite.
+  // Copies the matrix. All elements are finite.
   Spectrum(std::span<const float> matrix, std::size_t rows, std::size_t cols);
 
   std::size_t parts() const { return order_.size(); }
-  // Of a part, the largest first: how long it is, to about 1e-7 of the largest. Below that it may
-  // be 0.
+  // The length of a part, with an error of about 1e-7 of the largest; smaller ones may be 0. Parts
+  // are sorted, the largest first.
   double strength(std::size_t part) const { return strengths_[order_[part]]; }
-  // Part i is length * u v^T: writes u (rows) and v (cols), both of length one, and returns the
-  // length. Where that is 0, there is no v.
+  // A part is length * u v^T. Writes u (rows) and v (cols), both of length one, and returns the
+  // length. Where it is 0, v is not written.
   double write(std::size_t part, float* u, float* v) const;
 
  private:

@@ -1,6 +1,6 @@
-// terngrad.cc: TernGrad: every element becomes -s, 0 or s of its layer, at random. Round 0 finds the
-// s that all workers share, the maximum of theirs, so that sums stay on one grid; round 1 moves the
-// signs, by fives in a byte through a gather, or as bytes through a sum.
+// terngrad.cc: TernGrad: every element becomes -s, 0 or s at random, with one s per layer. Round 0
+// finds the maximum of the workers' s, which all of them use, so that sums stay on one grid. Round
+// 1 sends the signs, five per byte through a gather, or as bytes through a sum.
 // SPDX-License-Identifier: Apache-2.0
 #include <algorithm>
 #include <atomic>
@@ -9,18 +9,19 @@
 #include <limits>
 
 #include "thinwire/compress/coded.h"
+#include "thinwire/compress/frames.h"
 #include "thinwire/compress/schemes.h"
 #include "thinwire/core/error.h"
 #include "thinwire/core/parallel.h"
 #include "thinwire/core/random.h"
-#include "thinwire/kernels/ternary.h"
+#include "thinwire/kernels/terngrad.h"
 #include "thinwire/wire/block.h"
 
 namespace thinwire {
 namespace {
 
 constexpr std::uint8_t scheme_id = 9;
-constexpr std::size_t tile = 64 * ternary_group;  // elements that are worked on at a time
+constexpr std::size_t tile = 64 * terngrad_group;  // elements that are worked on at a time
 constexpr float infinity = std::numeric_limits<float>::infinity();
 
 struct Settings {
@@ -66,7 +67,7 @@ class TerngradCompressor final : public Compressor {
       return out.size();
     }
     pack(g, key, reinterpret_cast<std::uint8_t*>(block_payload(out).data()));
-    return seal_block(header(turn.step), packed_bytes(elements_), out);
+    return seal_block(block_header(scheme_id, bucket_, turn.step), packed_bytes(elements_), out);
   }
 
   Status decode(const Turn& turn, const Inbox& inbox, TensorView average) override {
@@ -84,17 +85,9 @@ class TerngradCompressor final : public Compressor {
   void visit_state(StateVisitor&) override {}
 
  private:
-  FrameHeader header(std::uint64_t step) const {
-    FrameHeader header;
-    header.scheme = scheme_id;
-    header.bucket = bucket_.id;
-    header.step = static_cast<std::uint32_t>(step);
-    header.elements = static_cast<std::uint32_t>(elements_);
-    return header;
-  }
-
-  // Each layer's clipping bound, kept, and its largest magnitude behind that, sent. A layer that is
-  // not finite sends infinity, which wins every maximum: all ranks then skip the step.
+  // Computes the clipping bound of each layer, and sends its largest magnitude after clipping. A
+  // layer that is not finite sends infinity, which wins every maximum: all ranks then skip the
+  // step.
   std::size_t measure(const float* g, Bytes out) {
     std::vector<float> scales(scales_.size());
     parallel_for(scales.size(), [&](std::size_t layer) {
@@ -126,7 +119,7 @@ class TerngradCompressor final : public Compressor {
                  [&](std::size_t i) { body(i * tile, std::min(tile, elements_ - i * tile)); });
   }
 
-  // Calls body(layer, first, count) for the parts of layers in a range.
+  // Calls body(layer, first, count) for each part of a layer in the range.
   template <typename Body>
   void for_layers(std::size_t first, std::size_t count, const Body& body) const {
     const auto& all = bucket_.parameters;
@@ -144,8 +137,8 @@ class TerngradCompressor final : public Compressor {
   void quantise_range(const float* g, DrawKey key, std::size_t first, std::size_t count,
                       std::int8_t* out) const {
     for_layers(first, count, [&](std::size_t layer, std::size_t from, std::size_t part) {
-      ternary_quantise(g + from, part, scales_[layer], clips_[layer], key,
-                       static_cast<std::uint32_t>(from), out + (from - first));
+      terngrad_quantise(g + from, part, scales_[layer], clips_[layer], key,
+                        static_cast<std::uint32_t>(from), out + (from - first));
     });
   }
 
@@ -155,7 +148,7 @@ class TerngradCompressor final : public Compressor {
     });
   }
 
-  // The layer that holds all of a range; if none does, the number of layers.
+  // The layer that contains the whole range. If none does, the number of layers.
   std::size_t layer_around(std::size_t first, std::size_t count) const {
     std::size_t layer = 0, parts = 0;
     for_layers(first, count, [&](std::size_t at, std::size_t, std::size_t) {
@@ -170,13 +163,13 @@ class TerngradCompressor final : public Compressor {
       const std::size_t layer = layer_around(first, count);
       std::size_t done = 0;
       if (layer < scales_.size()) {
-        done = count - count % ternary_group;
-        ternary_encode(g + first, done, scales_[layer], clips_[layer], key,
-                       static_cast<std::uint32_t>(first), out + packed_bytes(first));
+        done = count - count % terngrad_group;
+        terngrad_encode(g + first, done, scales_[layer], clips_[layer], key,
+                        static_cast<std::uint32_t>(first), out + packed_bytes(first));
       }
       std::int8_t values[tile];
       quantise_range(g, key, first + done, count - done, values);
-      ternary_pack(values, count - done, out + packed_bytes(first + done));
+      terngrad_pack(values, count - done, out + packed_bytes(first + done));
     });
   }
 
@@ -184,21 +177,20 @@ class TerngradCompressor final : public Compressor {
   template <typename Integer>
   void scale(const Integer* sums, std::size_t first, std::size_t count, float* average) const {
     for_layers(first, count, [&](std::size_t layer, std::size_t from, std::size_t part) {
-      ternary_scale(sums + (from - first), part, scales_[layer] / static_cast<float>(site_.world),
-                    average + from);
+      terngrad_scale(sums + (from - first), part, scales_[layer] / static_cast<float>(site_.world),
+                     average + from);
     });
   }
 
   Status decode_gathered(const Turn& turn, const Inbox& inbox, float* average) const {
-    std::vector<ConstBytes> payloads(static_cast<std::size_t>(site_.world));
+    std::vector<ConstBytes> payloads;
+    const FrameHeader expected = block_header(scheme_id, bucket_, turn.step);
+    if (const Status opened = open_blocks(inbox, site_.world, expected, payloads); !opened.ok())
+      return opened;
     for (int rank = 0; rank < site_.world; ++rank) {
       inbox.culprit = rank;
-      ConstBytes& payload = payloads[static_cast<std::size_t>(rank)];
-      FrameHeader got;
-      if (const Status status = open_block(inbox.slot(rank), got, payload); !status.ok())
-        return status;
-      if (got != header(turn.step) || payload.size() != packed_bytes(elements_))
-        return {Code::mismatch, "its frame is of another scheme, bucket, step or size"};
+      if (payloads[static_cast<std::size_t>(rank)].size() != packed_bytes(elements_))
+        return {Code::mismatch, "its frame is not as long as the bucket asks"};
     }
     std::atomic<int> worst = -1;
     for_tiles([&](std::size_t first, std::size_t count) {
@@ -207,7 +199,7 @@ class TerngradCompressor final : public Compressor {
       for (int rank = 0; rank < site_.world; ++rank) {
         const auto* in =
             reinterpret_cast<const std::uint8_t*>(payloads[static_cast<std::size_t>(rank)].data());
-        if (!ternary_add(in + packed_bytes(first), count, sums)) worst = rank;
+        if (!terngrad_add(in + packed_bytes(first), count, sums)) worst = rank;
       }
       scale(sums, first, count, average);
     });
@@ -221,8 +213,8 @@ class TerngradCompressor final : public Compressor {
   Site site_;
   std::size_t elements_;
   std::string who_;
-  std::vector<float> clips_;   // this rank's bounds, from round 0 to round 1
-  std::vector<float> scales_;  // shared
+  std::vector<float> clips_;   // this rank's clipping bounds, from round 0 to round 1
+  std::vector<float> scales_;  // s of each layer, shared by all ranks
 };
 
 constexpr std::string_view travel_names[] = {"gather", "sum"};
@@ -252,11 +244,12 @@ const Scheme& terngrad_scheme() {
       .momentum = false,
       .options =
           {
-              {"clip", "2.5", "magnitudes are clipped to this many sigmas of their layer; 0 = off"},
+              {"clip", "2.5",
+               "Clip magnitudes to this many standard deviations of their layer; 0: no clipping."},
               {"travel", "gather",
-               "gather: 1.6 bits, grows with the workers; sum: 8 bits, does not "
-               "(127 workers at most)"},
-              {"seed", "1", "of the random choices"},
+               "Collective: gather (1.6 bits, grows with the workers) or sum (8 bits, does not; up "
+               "to 127 workers)."},
+              {"seed", "1", "Seed of the random choices."},
           },
       .variants = {"clip=0", "clip=0,travel=sum", "travel=sum"},
       .bytes =

@@ -1,5 +1,5 @@
-// threshold.cc: threshold quantisation (Strom 2015): accumulate, and where it has grown to tau send
-// one quantum of it.
+// threshold.cc: threshold quantisation (Strom 2015): accumulates, and sends one quantum of every
+// element that has reached tau.
 // SPDX-License-Identifier: Apache-2.0
 #include "thinwire/compress/coded.h"
 #include "thinwire/compress/schemes.h"
@@ -13,10 +13,11 @@ constexpr std::string_view quota_names[] = {"bucket", "layer"};
 
 std::vector<Option> options() {
   std::vector<Option> all = memory_options("residual");
-  all.push_back({"tau", "0", "the threshold and quantum; 0: steered to the density, in [0, 1e30)"});
   all.push_back(
-      {"density", "0.01", "with tau=0: fraction of the elements that send a quantum, in (0, 1]"});
-  all.push_back({"quota", "layer", "with tau=0: a threshold per bucket or per layer"});
+      {"tau", "0", "Threshold and quantum, in [0, 1e30). 0: steered to reach the density."});
+  all.push_back(
+      {"density", "0.01", "With tau=0: fraction of the elements that send a quantum, in (0, 1]."});
+  all.push_back({"quota", "layer", "With tau=0: use one threshold per bucket or per layer."});
   return all;
 }
 
@@ -37,7 +38,7 @@ const Scheme& threshold_scheme() {
       .name = "threshold",
       .id = id,
       .paper = "Strom 2015, Scalable distributed DNN training using commodity GPU cloud computing",
-      .summary = "Sends one quantum of whatever has grown to the threshold, keeps the rest.",
+      .summary = "Sends one quantum of each element that reached the threshold, keeps the rest.",
       .bits = "9.3 * density (density 0.01), at most 2",
       .reducible = false,
       .biased = true,

@@ -1,4 +1,4 @@
-// threshold_codec.cc: one pass that leaves two bits per element, then the smaller of two forms.
+// threshold_codec.cc: one pass writes two bits per element, then the smaller form is chosen.
 // SPDX-License-Identifier: Apache-2.0
 #include "thinwire/compress/threshold_codec.h"
 
@@ -20,9 +20,9 @@ namespace {
 constexpr std::byte dense_form{0}, sparse_form{1};
 constexpr float smallest = std::numeric_limits<float>::min();
 constexpr float largest = std::numeric_limits<float>::max() / 4;
-// A unit of parallel work; a multiple of 8, so that units write bytes of their own.
+// A unit of parallel work; a multiple of 8, so that units do not share bytes.
 constexpr std::size_t run_elements = std::size_t{1} << 17;
-// Elements whose target stays in the first-level cache between the plus and the minus bits.
+// Elements whose target stays in the L1 cache between the plus and the minus bits.
 constexpr std::size_t block = 4096;
 
 std::size_t plane_bytes(std::size_t count) { return (count + 7) / 8; }
@@ -38,7 +38,7 @@ std::uint64_t word_at(ConstBytes plane, std::size_t at) {
   return word;
 }
 
-// The header of the sparse form: a frame in the frame, so bucket and step are the outer one's.
+// The header of the sparse form, a frame inside the frame. The outer one has bucket and step.
 FrameHeader inner_header(std::size_t elements, std::uint8_t chunk_log2) {
   FrameHeader header;
   header.values = ValueCoder::sign;
@@ -93,8 +93,8 @@ Coded ThresholdCodec::encode(std::span<const float> gradient, std::span<float> r
   return {head_bytes() + bytes, sound};
 }
 
-// The threshold of this step. Where none is known: the one that sends the wanted share of x, found
-// from evenly spaced elements.
+// The threshold of this step. Where it is unknown, it is estimated from evenly spaced elements, so
+// that the wanted share of x is sent.
 float ThresholdCodec::tau_for(const Segment& segment, const float* g, const float* r) const {
   if (segment.tau > 0) return static_cast<float>(segment.tau);
   const std::size_t samples = std::min<std::size_t>(segment.count, 65536);
@@ -128,9 +128,9 @@ ThresholdTally ThresholdCodec::sweep(const Segment& segment, float tau, const fl
   return all;
 }
 
-// Gently towards the quota, since what has just been sent leaves an edge below tau. But an element
-// whose gradient exceeds tau in every step gains more than it can send, and counting would never
-// notice: so what stays may not exceed four quanta for long.
+// Steers tau gently towards the quota, because sending leaves an edge below tau. But an element
+// whose gradient exceeds tau in every step gains more than it can send, which the count never
+// shows. So tau also rises while a residual exceeds four quanta.
 void ThresholdCodec::steer(Segment& segment, float tau, const ThresholdTally& tally,
                            bool keeps) const {
   if (settings_.tau > 0 || !tally.finite) return;
@@ -143,7 +143,7 @@ void ThresholdCodec::steer(Segment& segment, float tau, const ThresholdTally& ta
   segment.tau = std::clamp<double>(tau * factor, smallest, largest);
 }
 
-// Into frame_; returns its bytes.
+// Writes the sparse form to frame_, and returns its size.
 std::size_t ThresholdCodec::encode_sparse_form(ConstBytes planes) {
   index_.clear();
   sign_.clear();

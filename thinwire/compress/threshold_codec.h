@@ -1,9 +1,9 @@
-// threshold_codec.h: quanta of a threshold tau: every element sends +tau, -tau or nothing. tau is
+// threshold_codec.h: the codec of threshold: every element sends +tau, -tau or nothing. tau is
 // given, or steered per layer or bucket so that a given share of the elements is sent.
 //
-// The payload is a form, the tau of each segment, and then either two bits per element (dense) or a
-// sparse frame of signs: whichever is smaller. So its size is bounded by the dense form, whatever
-// the gradient does.
+// The payload is a form byte, the tau of each segment, and then either two bits per element (dense)
+// or a sparse frame of signs, whichever is smaller. So the size is at most that of the dense form,
+// for every gradient.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -35,9 +35,9 @@ class ThresholdCodec final : public Codec {
  private:
   struct Segment {
     std::size_t first = 0, count = 0;  // elements; at least one
-    std::size_t bits = 0;              // where its planes begin behind the head of a payload
-    double tau = 0;                    // of the next step; 0: unknown
-    double before = 0;                 // tau before the last step: what forget() goes back to
+    std::size_t bits = 0;              // offset of its planes after the head of a payload
+    double tau = 0;                    // tau of the next step; 0: unknown
+    double before = 0;                 // tau before the last step, for forget()
   };
 
   std::size_t head_bytes() const { return 1 + segments_.size() * sizeof(float); }

@@ -1,4 +1,4 @@
-// topk.cc: gradient dropping (Aji & Heafield 2017): accumulate, send the largest, keep the rest.
+// topk.cc: gradient dropping (Aji & Heafield 2017): accumulates, sends the largest, keeps the rest.
 // SPDX-License-Identifier: Apache-2.0
 #include "thinwire/compress/schemes.h"
 #include "thinwire/compress/sparse.h"
@@ -11,8 +11,8 @@ constexpr std::uint8_t id = 4;
 std::vector<Option> options() {
   std::vector<Option> all = sparse_options();
   all.push_back({"feedback", "on",
-                 "keep what is not sent (on), or forget it (off: the naive baseline, which does "
-                 "not converge)"});
+                 "Keep what is not sent (on) or drop it (off: the naive baseline, which does not "
+                 "converge)."});
   return all;
 }
 

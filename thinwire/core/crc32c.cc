@@ -1,4 +1,4 @@
-// crc32c.cc: the plain version, eight table steps short of clever.
+// crc32c.cc: the plain version, by a table of 256 entries.
 // SPDX-License-Identifier: Apache-2.0
 #include "thinwire/core/crc32c.h"
 

@@ -1,6 +1,5 @@
-// crc32c.h: the checksum of frames and state files: CRC-32C (Castagnoli), as in iSCSI and ext4. A
-// CRC rather than a hash because pieces can be checked in parallel and combined, which GPU encoders
-// need.
+// crc32c.h: the checksum of frames and state files: CRC-32C (Castagnoli), as in iSCSI and ext4. It
+// is a CRC and not a hash because GPU encoders can compute pieces in parallel and combine them.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -10,11 +9,11 @@
 
 namespace thinwire {
 
-// Checksum of `bytes`; pass the checksum of what came before as `previous` to continue.
+// The checksum of `bytes`. To continue a checksum, pass the checksum of the preceding bytes.
 // crc32c("123456789") = 0xe3069283.
 std::uint32_t crc32c(ConstBytes bytes, std::uint32_t previous = 0);
 
-// The same bit by bit: the oracle of the tests, and the fallback where ISA-L is missing.
+// The plain version: the reference of the tests, and the fallback without ISA-L.
 std::uint32_t crc32c_reference(ConstBytes bytes, std::uint32_t previous = 0);
 
 }  // namespace thinwire

@@ -9,8 +9,7 @@
 namespace thinwire {
 
 std::uint32_t crc32c(ConstBytes bytes, std::uint32_t previous) {
-  // ISA-L counts bytes in an int, wants a pointer to non-const, and leaves the customary inversions
-  // to us.
+  // ISA-L takes the length as an int and a pointer to non-const, and does not invert the CRC.
   constexpr std::size_t piece = std::size_t{1} << 30;
   std::uint32_t crc = ~previous;
   while (!bytes.empty()) {

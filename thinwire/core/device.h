@@ -1,4 +1,4 @@
-// device.h: where memory lies and in which order work on it runs.
+// device.h: the device that holds memory, and the order in which work on it runs.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -14,9 +14,9 @@ struct Device {
   bool operator==(const Device&) const = default;
 };
 
-// An order of work on a device: a cudaStream_t as an opaque handle, or nothing on the CPU, where a
-// call is done when it returns. Everything that takes a Stream may only enqueue: its result is
-// there when the stream reaches that point.
+// A queue of work on a device: a cudaStream_t as an opaque handle. On the CPU it is null, and a
+// call is complete when it returns. A function that takes a Stream may only enqueue its work: the
+// result is valid once the stream reaches that point.
 struct Stream {
   void* handle = nullptr;
 };

@@ -1,5 +1,5 @@
-// error.h: the one exception. Its text says what, where (rank, bucket or parameter), expected, got,
-// and what to do.
+// error.h: the only exception type. Its text says what failed, where (rank, bucket or parameter),
+// what was expected, what was found, and what to do.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -14,7 +14,7 @@ class Error : public std::runtime_error {
   using std::runtime_error::runtime_error;
 };
 
-// Throws an Error whose text is the arguments written one after the other.
+// Throws an Error whose text is the concatenation of the arguments.
 template <typename... Parts>
 [[noreturn]] void fail(const Parts&... parts) {
   throw Error(text_of(parts...));

@@ -1,5 +1,5 @@
 // half.h: f16 and bf16 as bit patterns. Rounding is to nearest, ties to even; overflow gives
-// infinity. Every NaN becomes the same one, so that sums do not depend on their order.
+// infinity. All NaNs map to one NaN, so that sums do not depend on their order.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 

@@ -71,7 +71,7 @@ double Options::parse_number(const std::string& name) const {
   return number;
 }
 
-// Schemes compute in f32, so a number must be of its range when it is rounded to that, too.
+// Schemes compute in f32, so the rounded number must be in the range too.
 void Options::require_float(const std::string& name, double number, bool in_range) const {
   if (in_range && (number == 0 || std::fabs(number) >= std::numeric_limits<float>::min())) return;
   fail("scheme '", scheme_, "', option '", name, "': ", text(name), " as a 32-bit float is ",

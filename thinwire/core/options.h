@@ -1,5 +1,4 @@
-// options.h: settings as text ("dgc:density=0.01,values=sign"), read with a type, a range and a
-// clear refusal.
+// options.h: settings as text ("dgc:density=0.01,values=sign"), parsed with a type and a range.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -11,14 +10,14 @@
 
 namespace thinwire {
 
-// One setting that a scheme understands; drives parsing, `--help` and the table in docs/schemes.md.
+// One option of a scheme. Parsing, `--help` and the table of schemes in the docs follow from it.
 struct Option {
   std::string name;
   std::string fallback;  // default, as text
   std::string help;      // one line, with the range or the choices
 };
 
-// Which scheme and with which settings.
+// A scheme and its settings.
 struct Config {
   std::string scheme;
   std::map<std::string, std::string> options;
@@ -29,12 +28,12 @@ struct Config {
   std::string str() const;
 };
 
-// Typed access to a Config's options, defaults filled in. Every getter throws an Error that names
-// scheme, option, the range and the value given. A number that leaves its range, or vanishes, when it
-// is rounded to f32 is refused too.
+// Typed access to a Config's options; missing options have their defaults. Every getter throws an
+// Error that names the scheme, the option, the range and the given value. Schemes compute in f32,
+// so a number is also refused when rounding it to f32 takes it out of its range or turns it into 0.
 class Options {
  public:
-  // Throws when `config` has an option that is not in `known`, and lists those that are.
+  // Throws when `config` has an option that is not in `known`. The error lists the known options.
   Options(const Config& config, std::span<const Option> known);
 
   double number(const std::string& name, double above, double up_to) const;  // above < x <= up_to

@@ -1,4 +1,4 @@
-// parallel.cc: a small pool. Threads sleep between loops; one loop at a time.
+// parallel.cc: a small thread pool. It runs one loop at a time; its threads sleep between loops.
 // SPDX-License-Identifier: Apache-2.0
 #include "thinwire/core/parallel.h"
 
@@ -33,7 +33,7 @@ class Pool {
 
   int threads() const { return static_cast<int>(helpers_.size()) + 1; }
 
-  // False when another loop has the pool.
+  // Returns false when another loop occupies the pool.
   bool run(std::size_t pieces, const std::function<void(std::size_t)>& body) {
     std::unique_lock lock(mutex_);
     if (body_ != nullptr) return false;

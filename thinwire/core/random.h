@@ -1,5 +1,5 @@
-// random.h: random numbers as a function of (seed, counter): no state, so the same draw on every
-// rank, thread and GPU.
+// random.h: random numbers as a function of (seed, counter). There is no state, so every rank,
+// thread and GPU draws the same numbers.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -26,8 +26,8 @@ constexpr float random_unit(std::uint64_t seed, std::uint64_t counter) {
   return static_cast<float>(random_at(seed, counter) >> 40) * 0x1p-24f;
 }
 
-// The seed of one rank's draws for one bucket in one step: streams of other ranks, steps or buckets
-// are independent of it.
+// The seed of one rank's draws for one bucket in one step. Other ranks, steps and buckets have
+// independent streams.
 constexpr std::uint64_t stream_seed(std::uint64_t seed, std::uint64_t step, std::uint16_t bucket,
                                     int rank) {
   const auto place = std::uint64_t{bucket} << 32 | static_cast<std::uint32_t>(rank);

@@ -187,7 +187,8 @@ Status deserialize(ConstBytes bytes, State& state) {
     std::string name;
     StateEntry entry;
     if (const Status status = read_entry(content, name, entry); !status.ok()) return status;
-    // As serialize() writes them, so that equal states have equal bytes and no name stands twice.
+    // Names must ascend, as serialize() writes them: equal states have equal bytes, and no name
+    // occurs twice.
     if (!state.empty() && name <= state.rbegin()->first)
       return {Code::bad_value, "names are not in ascending order"};
     state.emplace_hint(state.end(), std::move(name), std::move(entry));

@@ -1,6 +1,6 @@
-// state.h: what must survive a restart, by name. A part with state describes it once, in
-// visit_state(), and gets saving, loading and (by the kind of each entry) a rule for another number
-// of workers.
+// state.h: named state that must survive a restart. A class describes its state once, in
+// visit_state(). Saving, loading, and the rule for a changed number of workers (Share) follow from
+// it.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -16,10 +16,10 @@
 namespace thinwire {
 
 enum class Share : std::uint8_t {
-  summed,  // this worker's part of a whole (a residual): when the number of workers changes, the
-           // sum is kept
+  summed,  // this worker's part of a sum (a residual): the sum is kept when the number of workers
+           // changes
   replicated,  // the same on every worker
-  local,       // a hint of this worker (a threshold): may be dropped and found again
+  local,       // a hint of this worker (a threshold): it may be dropped and found again
 };
 
 class StateVisitor {
@@ -29,12 +29,12 @@ class StateVisitor {
   virtual void number(const std::string& name, double& value, Share share) = 0;
 };
 
-// Visits the slices of a bucket-long array under their parameters' names: "layer1.weight/u" and so
-// on.
+// Visits a bucket-long array slice by slice, under the names of its parameters ("layer1.weight/u").
 void visit_by_parameter(StateVisitor& visitor, const Bucket& bucket, const std::string& suffix,
                         std::span<float> values, Share share);
 
-// The saved form in memory: name -> numbers. A map, so that two equal states have equal bytes.
+// A saved state in memory: name -> numbers. The map is ordered, so that equal states have equal
+// bytes.
 struct StateEntry {
   Share share = Share::local;
   std::vector<float> values;  // of a tensor
@@ -56,9 +56,10 @@ class StateSaver final : public StateVisitor {
   State& state_;
 };
 
-// Copies `state` back into everything visited. A missing entry, another size, or an element that is
-// not finite throws an Error that names it, before anything of that entry is changed; load into freshly made parts, or save first,
-// when half a load would hurt.
+// Copies `state` back into everything visited. Throws an Error that names the entry when it is
+// missing, has another size, or has an element that is not finite. That entry is then unchanged,
+// but earlier entries are loaded already: load into new objects, or save first, to be able to go
+// back.
 class StateLoader final : public StateVisitor {
  public:
   explicit StateLoader(const State& state) : state_(state) {}
@@ -70,13 +71,13 @@ class StateLoader final : public StateVisitor {
   const State& state_;
 };
 
-// The bytes of a state: magic, version, entries, CRC-32C; little-endian. docs/wire_format.md has
-// the layout.
+// The bytes of a state: magic, version, entries, CRC-32C; little-endian. docs/wire_format.md
+// describes the layout.
 std::vector<std::byte> serialize(const State& state);
 Status deserialize(ConstBytes bytes, State& state);
 
-// The same as a file, written beside and renamed, so that a crash leaves the old file or the new
-// one.
+// The same as a file. It is written under another name and then renamed, so that a crash leaves
+// either the old file or the new one.
 void save_file(const std::string& path, const State& state);
 State load_file(const std::string& path);
 

@@ -1,6 +1,6 @@
-// status.h: what a decoder answers. Bytes from the network are hostile, so decoding never throws,
-// prints or allocates for a message: it returns one of these, and the caller, who knows rank and
-// bucket, writes the sentence.
+// status.h: the result of a decoder. Bytes from the network are hostile, so a decoder never throws,
+// prints or allocates for a message. It returns a Status; the caller, which knows rank and bucket,
+// writes the error message.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -16,7 +16,7 @@ enum class Code : std::uint8_t {
   bad_checksum,  // damaged on the way
   bad_value,     // a field outside its range
   mismatch,      // well formed, but not what was expected here
-  skipped,       // no error: a rank met a non-finite gradient, so nobody takes this step
+  skipped,       // no error: a rank had a non-finite gradient, so all ranks skip this step
 };
 
 // A code and a fixed sentence that says what was wrong; `what` points to static storage.

@@ -1,6 +1,6 @@
-// text.h: text from its parts, one after the other, and a number from its text. Without streams and
-// strtod: those go by the program's locale ("0,5"), and streams crash on numbers inside some Python
-// processes, where another library has brought a C++ runtime of its own.
+// text.h: builds text from parts, and reads a number from text. It uses neither streams nor strtod:
+// both depend on the program's locale ("0,5"), and streams crash on numbers inside some Python
+// processes, where another library has loaded a second C++ runtime.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -41,7 +41,7 @@ std::string text_of(const Parts&... parts) {
   return text;
 }
 
-// The finite number that is all of this text; else NaN.
+// The finite number that the whole text spells, or NaN.
 inline double number_in(std::string_view text) {
   double number = 0;
   const char* const end = text.data() + text.size();

@@ -1,4 +1,4 @@
-// view.h: gradients as we see them: one flat bucket, and the parameters that lie in it.
+// view.h: views of a caller's gradients: a flat bucket and the parameters in it.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -16,8 +16,8 @@ namespace thinwire {
 using Bytes = std::span<std::byte>;
 using ConstBytes = std::span<const std::byte>;
 
-// Memory of a caller: never owned, never kept longer than the call or, for an exchange, than the
-// step.
+// Memory that the caller owns. It is used during the call only; an Exchange uses it until the step
+// ends.
 struct TensorView {
   void* data = nullptr;
   std::size_t count = 0;  // elements
@@ -30,16 +30,16 @@ struct TensorView {
   TensorView(void* memory, std::size_t elements, DType type, Device where)
       : data(memory), count(elements), dtype(type), device(where) {}
 
-  // The elements as floats. Only for f32 on the CPU; callers have checked (see require_f32_cpu).
+  // The elements as floats. Only for f32 on the CPU: check with require_f32_cpu() first.
   std::span<float> f32() const { return {static_cast<float*>(data), count}; }
 };
 
-// Throws when the view is not f32 on the CPU or has another length; `who` names scheme and bucket
-// in the text.
+// Throws when the view is not f32 on the CPU or has another length. `who` names the scheme and the
+// bucket in the error.
 void require_f32_cpu(const TensorView& view, std::size_t count, const std::string& who);
 
 // One parameter inside a bucket. State (momentum, residual) is saved under its name, so that it
-// outlives the bucketing.
+// stays valid when the parameters are bucketed differently.
 struct Parameter {
   std::string name;
   std::size_t offset = 0;  // first element in the bucket
@@ -47,8 +47,8 @@ struct Parameter {
   std::vector<std::int64_t> shape;  // empty: one dimension of `count`
 };
 
-// The fixed description of one bucket. Parameters are in order, without gaps or overlap, and fill
-// it.
+// The description of one bucket, which never changes. Its parameters are in order and fill it
+// without gaps or overlap.
 struct Bucket {
   std::uint16_t id = 0;
   std::vector<Parameter> parameters;
@@ -62,16 +62,16 @@ struct Bucket {
   }
 };
 
-// Throws unless the parameters are in order, named apart, gapless, and the bucket has fewer than
-// 2^32 elements.
+// Throws unless the parameters are in order, have different names and leave no gaps, and the bucket
+// has fewer than 2^32 elements.
 void validate(const Bucket& bucket);
 
-// Who we are among the workers of a job, and what a compressor is wanted for there.
+// A worker's place in the job, and what its compressor must be able to do.
 struct Site {
   int rank = 0;
   int world = 1;
-  bool sums = true;   // false: the exchange has no dense sum to fall back to, only frames travel
-  bool sends = true;  // false: only decodes, so it needs no memory
+  bool sums = true;   // false: the exchange cannot fall back to a dense sum; only frames travel
+  bool sends = true;  // false: the compressor only decodes, so it needs no memory
 };
 
 }  // namespace thinwire

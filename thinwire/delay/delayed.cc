@@ -1,23 +1,28 @@
-// delayed.cc: when rounds are closed and taken in.
+// delayed.cc: decides when rounds are closed and applied.
 // SPDX-License-Identifier: Apache-2.0
 #include "thinwire/delay/delayed.h"
 
 #include <algorithm>
+#include <chrono>
 #include <cmath>
+#include <deque>
 #include <utility>
 
 #include "thinwire/core/crc32c.h"
 #include "thinwire/core/error.h"
 #include "thinwire/delay/fit.h"
+#include "thinwire/delay/ledger.h"
+#include "thinwire/delay/pipeline.h"
+#include "thinwire/delay/published.h"
 #include "thinwire/exchange/agreement.h"
 
 namespace thinwire {
 namespace {
 
-// Rounds after which a measured delay is settled: enough to see a link's jitter.
+// The number of rounds that a measurement of the delay takes: enough to see the jitter of a link.
 constexpr std::uint64_t measured_rounds = 8;
 
-// The buckets of the moments follow those of the weights, under names of their own.
+// Adds buckets for the moments after those of the weights, with their own names.
 std::vector<Bucket> with_moments(std::vector<Bucket> buckets, bool moments) {
   if (!moments) return buckets;
   const std::size_t count = buckets.size();
@@ -32,9 +37,57 @@ std::vector<Bucket> with_moments(std::vector<Bucket> buckets, bool moments) {
 
 }  // namespace
 
-DelayedAverage::DelayedAverage(Group& group, const std::vector<Bucket>& buckets,
-                               const Arrays& weights, const Config& config,
-                               const DelayOptions& options, const Arrays& moments, Replay replay)
+class DelayedAverage::Impl {
+ public:
+  Impl(Group& group, const std::vector<Bucket>& buckets, const Arrays& weights,
+       const Config& config, const DelayOptions& options, const Arrays& moments, Replay replay);
+
+  void correct(const Arrays& gradients);
+  void finish_step(bool take_part);
+  void drain();
+  std::span<float> anchor(std::size_t bucket);
+  void swap_anchor();
+  void visit_state(StateVisitor& visitor);
+
+  Pipeline& pipeline() { return *pipeline_; }
+  std::uint64_t delay() const { return delay_; }
+  std::uint64_t steps() const { return step_; }
+  std::uint64_t in_flight() const { return closed_.size(); }
+  std::vector<double> lead(std::size_t bucket) const { return ledgers_[bucket].lead(); }
+
+ private:
+  bool published() const { return options_.correction == Correction::published; }
+  void advance(bool take_part, const Arrays& gradients);
+  void close_round(bool take_part);
+  void take_in_due(const Arrays& gradients);
+  void take_in(const Arrays& gradients);
+  void settle(std::span<const Ledger::Due> due);
+  void measure(double seconds);
+  Message room() const;
+  std::vector<std::uint32_t> digests();
+
+  Group& group_;
+  std::vector<Bucket> buckets_;
+  Arrays weights_, moments_;
+  DelayOptions options_;
+  Replay replay_;
+  std::vector<Ledger> ledgers_;  // of the weights, then of the moments
+  std::vector<Published> published_;
+  std::unique_ptr<Pipeline> pipeline_;
+  std::uint64_t delay_ = 0, step_ = 0, opened_ = 0, closed_rounds_ = 0;
+  struct Closed {
+    std::uint64_t at = 0, steps = 0;  // the step when it was closed, and its number of steps
+  };
+  std::deque<Closed> closed_;     // rounds in flight
+  std::uint64_t timed_ = 0;       // rounds timed so far, while D is measured
+  double slowest_ = 0;            // seconds of the slowest such round
+  std::uint64_t steps_here_ = 0;  // steps of this run, without those before a loaded state
+  std::chrono::steady_clock::time_point first_step_{};
+};
+
+DelayedAverage::Impl::Impl(Group& group, const std::vector<Bucket>& buckets, const Arrays& weights,
+                           const Config& config, const DelayOptions& options, const Arrays& moments,
+                           Replay replay)
     : group_(group),
       buckets_(with_moments(buckets, !moments.empty())),
       weights_(weights),
@@ -62,28 +115,28 @@ DelayedAverage::DelayedAverage(Group& group, const std::vector<Bucket>& buckets,
     else
       ledgers_.emplace_back(options, buckets_[b], weights[b], group.size());
   }
-  // Moments have no stability to lose: they follow the plain ledger whatever the weights do.
+  // Moments cannot become unstable, so they use the plain ledger with every correction.
   DelayOptions plain = options;
   if (options.correction != Correction::none) plain.correction = Correction::ledger;
   plain.share = plain.pace = plain.clip = plain.rate = 0;
   for (std::size_t b = 0; b < moments.size(); ++b)
     ledgers_.emplace_back(plain, buckets_[buckets.size() + b], moments[b], group.size());
-  rounds_ =
-      std::make_unique<Rounds>(group, buckets_, config, options.rounds_in_flight(), options.book_b);
+  pipeline_ = std::make_unique<Pipeline>(group, buckets_, config, options.rounds_in_flight(),
+                                         options.book_b);
 }
 
-void DelayedAverage::correct(const Arrays& gradients) {
+void DelayedAverage::Impl::correct(const Arrays& gradients) {
   if (!published()) fail("delay: correct() is for the published correction");
   for (std::size_t b = 0; b < published_.size(); ++b) published_[b].add(gradients[b]);
   advance(true, gradients);
 }
 
-void DelayedAverage::finish_step(bool take_part) {
-  if (!published()) advance(take_part, {});  // else correct() has done it
+void DelayedAverage::Impl::finish_step(bool take_part) {
+  if (!published()) advance(take_part, {});  // otherwise correct() did it
 }
 
-// First makes room in flight; what is due without delay comes after.
-void DelayedAverage::advance(bool take_part, const Arrays& gradients) {
+// Applies due rounds twice: first to make room in flight, and again for rounds without delay.
+void DelayedAverage::Impl::advance(bool take_part, const Arrays& gradients) {
   if (steps_here_++ == 0) first_step_ = std::chrono::steady_clock::now();
   ++step_;
   take_in_due(gradients);
@@ -97,33 +150,33 @@ void DelayedAverage::advance(bool take_part, const Arrays& gradients) {
   for (std::size_t b = 0; b < weights_.size(); ++b) ledgers_[b].settle(options_.effective_pace());
 }
 
-void DelayedAverage::drain() {
-  Message gradients = room();  // what the published correction would give to a further step
+void DelayedAverage::Impl::drain() {
+  Message gradients = room();  // the published correction's part of a next step, which is not taken
   const Arrays further(gradients.begin(), gradients.end());
   while (closed_.size() >= options_.rounds_in_flight()) take_in(further);
-  close_round(true);  // steps since the last, and what some worker missed to send
+  close_round(true);  // sends the steps since the last round, and rounds that a worker left out
   while (!closed_.empty()) take_in(further);
   for (Ledger& ledger : ledgers_) ledger.come_home();
   for (Published& books : published_) books.come_home();
 }
 
-Message DelayedAverage::room() const {
+Message DelayedAverage::Impl::room() const {
   Message message;
   for (const Bucket& bucket : buckets_) message.emplace_back(bucket.elements());
   return message;
 }
 
-void DelayedAverage::close_round(bool take_part) {
+void DelayedAverage::Impl::close_round(bool take_part) {
   Message message = room();
   for (std::size_t b = 0; b < ledgers_.size(); ++b) ledgers_[b].close(message[b], take_part);
   for (std::size_t b = 0; b < published_.size(); ++b) published_[b].close(message[b]);
-  rounds_->start(std::move(message), digests(), step_);
+  pipeline_->start(std::move(message), digests(), step_);
   closed_.push_back({step_, step_ - opened_});
   opened_ = step_;
 }
 
-// Anchors are what rounds of equal number have made of them, on all ranks alike.
-std::vector<std::uint32_t> DelayedAverage::digests() {
+// Checksums of the anchors, which must be the same on all ranks after the same number of rounds.
+std::vector<std::uint32_t> DelayedAverage::Impl::digests() {
   const std::uint64_t rounds =
       std::max<std::uint64_t>(1, options_.check_every / options_.local_steps);
   if (options_.check_every == 0 || closed_rounds_++ % rounds != 0) return {};
@@ -133,12 +186,12 @@ std::vector<std::uint32_t> DelayedAverage::digests() {
   return sums;
 }
 
-void DelayedAverage::take_in_due(const Arrays& gradients) {
+void DelayedAverage::Impl::take_in_due(const Arrays& gradients) {
   while (!closed_.empty() && step_ >= closed_.front().at + delay_) take_in(gradients);
 }
 
-void DelayedAverage::take_in(const Arrays& gradients) {
-  Round round = rounds_->take();
+void DelayedAverage::Impl::take_in(const Arrays& gradients) {
+  Round round = pipeline_->take();
   const Closed closed = closed_.front();
   closed_.pop_front();
   std::vector<Ledger::Due> due;
@@ -156,8 +209,8 @@ void DelayedAverage::take_in(const Arrays& gradients) {
   if (options_.measure && timed_ < measured_rounds && round.seconds > 0) measure(round.seconds);
 }
 
-// One length for the whole model, so that the cut correction keeps its direction.
-void DelayedAverage::settle(std::span<const Ledger::Due> due) {
+// Clips the correction by its length over the whole model, so that it keeps its direction.
+void DelayedAverage::Impl::settle(std::span<const Ledger::Due> due) {
   double correction = 0, mean = 0;
   for (std::size_t b = 0; b < weights_.size() && b < due.size(); ++b) {
     correction += due[b].correction;
@@ -175,29 +228,29 @@ void DelayedAverage::settle(std::span<const Ledger::Due> due) {
   }
 }
 
-// The slowest of the first rounds, in steps, and one for the unexpected; the largest over the ranks.
-// They all come here after the same step.
-void DelayedAverage::measure(double seconds) {
+// The delay is the time of the slowest of the first rounds, in steps, plus one as a reserve; the
+// largest over the ranks. All ranks call this after the same step.
+void DelayedAverage::Impl::measure(double seconds) {
   slowest_ = std::max(slowest_, seconds);
   if (++timed_ < measured_rounds) return;
   const std::chrono::duration<double> time = std::chrono::steady_clock::now() - first_step_;
   const double per_step = time.count() / static_cast<double>(steps_here_ > 1 ? steps_here_ - 1 : 1);
   float steps[] = {static_cast<float>(std::ceil(slowest_ / std::max(per_step, 1e-9)) + 1)};
-  const auto lock = rounds_->hold();
+  const auto lock = pipeline_->hold();
   group_.all_reduce(std::as_writable_bytes(std::span(steps)), DType::f32, ReduceOp::max, {}).wait();
   delay_ = std::min(options_.delay, static_cast<std::uint64_t>(steps[0]));
 }
 
-std::span<float> DelayedAverage::anchor(std::size_t bucket) {
+std::span<float> DelayedAverage::Impl::anchor(std::size_t bucket) {
   return published() ? published_[bucket].anchor() : ledgers_[bucket].anchor();
 }
 
-void DelayedAverage::swap_anchor() {
+void DelayedAverage::Impl::swap_anchor() {
   for (std::size_t b = 0; b < weights_.size(); ++b)
     std::ranges::swap_ranges(anchor(b), weights_[b]);
 }
 
-void DelayedAverage::visit_state(StateVisitor& visitor) {
+void DelayedAverage::Impl::visit_state(StateVisitor& visitor) {
   const auto number = [&](const std::string& name, std::uint64_t& value) {
     auto real = static_cast<double>(value);
     visitor.number(name, real, Share::replicated);
@@ -206,7 +259,7 @@ void DelayedAverage::visit_state(StateVisitor& visitor) {
   number("delay/delay", delay_);
   number("delay/step", step_);
   number("delay/opened", opened_);
-  // A measurement that was not finished starts again: clocks do not survive a restart.
+  // An unfinished measurement starts again, because clocks do not survive a restart.
   std::uint64_t timed = timed_ < measured_rounds ? 0 : timed_;
   number("delay/acknowledged", timed);
   if (steps_here_ == 0) timed_ = timed < measured_rounds ? 0 : timed;
@@ -220,7 +273,33 @@ void DelayedAverage::visit_state(StateVisitor& visitor) {
   }
   for (Ledger& ledger : ledgers_) ledger.visit_state(visitor);
   for (Published& books : published_) books.visit_state(visitor);
-  rounds_->visit_state(visitor);
+  pipeline_->visit_state(visitor);
 }
+
+DelayedAverage::DelayedAverage(Group& group, const std::vector<Bucket>& buckets,
+                               const Arrays& weights, const Config& config,
+                               const DelayOptions& options, const Arrays& moments, Replay replay)
+    : impl_(std::make_unique<Impl>(group, buckets, weights, config, options, moments,
+                                   std::move(replay))) {}
+DelayedAverage::DelayedAverage(Group& group, const std::vector<Bucket>& buckets,
+                               const Arrays& weights, const Config& config,
+                               const DelayOptions& options, const Arrays& moments)
+    : DelayedAverage(group, buckets, weights, config, options, moments, Replay()) {}
+DelayedAverage::~DelayedAverage() = default;
+
+void DelayedAverage::correct(const Arrays& gradients) { impl_->correct(gradients); }
+void DelayedAverage::finish_step(bool take_part) { impl_->finish_step(take_part); }
+void DelayedAverage::drain() { impl_->drain(); }
+void DelayedAverage::await_arrivals() { impl_->pipeline().await_arrivals(); }
+std::span<float> DelayedAverage::anchor(std::size_t bucket) { return impl_->anchor(bucket); }
+void DelayedAverage::swap_anchor() { impl_->swap_anchor(); }
+std::unique_lock<std::mutex> DelayedAverage::hold() { return impl_->pipeline().hold(); }
+std::uint64_t DelayedAverage::delay() const { return impl_->delay(); }
+std::uint64_t DelayedAverage::steps() const { return impl_->steps(); }
+std::uint64_t DelayedAverage::in_flight() const { return impl_->in_flight(); }
+Report DelayedAverage::report() const { return impl_->pipeline().report(); }
+void DelayedAverage::observe(Observer observer) { impl_->pipeline().observe(std::move(observer)); }
+std::vector<double> DelayedAverage::lead(std::size_t bucket) const { return impl_->lead(bucket); }
+void DelayedAverage::visit_state(StateVisitor& visitor) { impl_->visit_state(visitor); }
 
 }  // namespace thinwire

@@ -1,5 +1,5 @@
-// delayed.h: delayed averaging of a model over the workers (Zhu et al. 2021): every worker trains on
-// its own while its messages travel; what the others did is taken in D steps later.
+// delayed.h: delayed averaging of a model over the workers (Zhu et al. 2021). Every worker goes on
+// training while its messages are in flight, and applies the other workers' updates D steps later.
 //
 //     thinwire::DelayedAverage delayed(group, buckets, weights, Config::parse("dense"),
 //                                      {.delay = 20, .local_steps = 5});
@@ -9,14 +9,12 @@
 //     delayed.drain();                         // the weights of all workers are now the same
 //
 // delay = 0 is FedAvg with K local steps, and with K = 1 synchronous training, by the same code.
-// What is evaluated and saved is the anchor: it follows from received bytes alone, and is the same,
-// bit for bit, on all workers after equal numbers of steps. docs/delay.md has the whole story.
+// The anchor is the model to evaluate and save: it depends only on received bytes, and is
+// bit-identical on all workers after the same number of steps. docs/delay.md explains the method.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <chrono>
 #include <cstdint>
-#include <deque>
 #include <functional>
 #include <memory>
 #include <mutex>
@@ -27,91 +25,67 @@
 #include "thinwire/core/options.h"
 #include "thinwire/core/state.h"
 #include "thinwire/core/view.h"
-#include "thinwire/delay/ledger.h"
 #include "thinwire/delay/options.h"
-#include "thinwire/delay/published.h"
-#include "thinwire/delay/rounds.h"
+#include "thinwire/exchange/exchange.h"
 
 namespace thinwire {
 
-// Arrays of the caller, one per bucket.
+// Arrays that the caller owns, one per bucket.
 using Arrays = std::vector<std::span<float>>;
 
 class DelayedAverage {
  public:
-  // The optimizer's step `step` on an array other than the weights: what the published correction's
-  // anchor needs.
-  using Replay = std::function<void(std::uint64_t step, std::size_t bucket,
-                                    std::span<const float> gradient, std::span<float> anchor)>;
-
-  // `weights` live longer than this. `moments`: second moments of a local Adam, or nothing; they are
-  // averaged alongside, or workers with other data would each scale their steps by their own. A
-  // collective; throws an Error for settings that clash, and for ranks that do not agree.
+  // `weights` must outlive this object. `moments` are the second moments of a local Adam, or empty.
+  // They are averaged as well; otherwise workers with different data would scale their steps
+  // differently. A collective. Throws an Error for settings that conflict, and for ranks that do
+  // not agree.
   DelayedAverage(Group& group, const std::vector<Bucket>& buckets, const Arrays& weights,
-                 const Config& config, const DelayOptions& options, const Arrays& moments = {},
-                 Replay replay = {});
+                 const Config& config, const DelayOptions& options, const Arrays& moments = {});
+  ~DelayedAverage();
+  DelayedAverage(const DelayedAverage&) = delete;
+  DelayedAverage& operator=(const DelayedAverage&) = delete;
 
-  // Published correction only, before the optimizer's step: takes note of the gradients, and adds
-  // what is due to them. A void step is one of zeros.
-  void correct(const Arrays& gradients);
-
-  // After the optimizer's step, or without one where it was void. A worker that does not take part
-  // (its link is down) sends nothing of this round; what it did travels with the next.
+  // Call it after the optimizer's step, and also after a skipped step. A worker that does not take
+  // part (its link is down) sends zeros in this round; its updates are sent with the next one.
   void finish_step(bool take_part = true);
 
-  // Takes in everything that is under way. All workers end with the anchor as their weights. What a
-  // compressor still holds back stays in the state, for steps that may follow. A collective.
+  // Waits for all messages in flight and applies them. All workers then have the anchor as their
+  // weights. What a compressor still holds back stays in the state, for later steps. A collective.
   void drain();
 
-  // Waits until everything under way has arrived. It is still taken in when it is due. At the same
-  // step on all ranks.
-  void await_arrivals() { rounds_->await_arrivals(); }
+  // Waits until all messages in flight have arrived. They are still applied when they are due. Call
+  // it at the same step on all ranks.
+  void await_arrivals();
 
   std::span<float> anchor(std::size_t bucket);
-  // Swaps weights and anchor, to evaluate the anchor; again, to go on.
+  // Swaps weights and anchor, to evaluate the anchor. Swap again to go on training.
   void swap_anchor();
-  // The group for the caller's own collectives, at the same step on all ranks.
-  std::unique_lock<std::mutex> hold() { return rounds_->hold(); }
+  // Locks the group for the caller's own collectives. Call it at the same step on all ranks.
+  std::unique_lock<std::mutex> hold();
 
-  std::uint64_t delay() const { return delay_; }  // the measured one, once it is known
-  std::uint64_t steps() const { return step_; }   // in all, those before a loaded state too
-  std::uint64_t in_flight() const { return closed_.size(); }
-  Report report() const { return rounds_->report(); }
-  void observe(Observer observer) { rounds_->observe(std::move(observer)); }
-  // Exact: messages under way are waited for, and belong to the state.
+  std::uint64_t delay() const;  // D; with `measure` the measured one, once it is known
+  std::uint64_t steps() const;  // in all, including those before a loaded state
+  std::uint64_t in_flight() const;
+  Report report() const;
+  void observe(Observer observer);
+  // Waits for messages in flight, which belong to the state, so that resuming is exact.
   void visit_state(StateVisitor& visitor);
 
-  // By element of a bucket, for the laws: own weights = anchor + lead (corrections ledger, none).
-  std::vector<double> lead(std::size_t bucket) const { return ledgers_[bucket].lead(); }
+  // For tests of the laws, by element: own weights = anchor + lead (corrections ledger, none).
+  std::vector<double> lead(std::size_t bucket) const;
+
+ protected:
+  // For the published correction: see PublishedAverage in published.h.
+  using Replay = std::function<void(std::uint64_t step, std::size_t bucket,
+                                    std::span<const float> gradient, std::span<float> anchor)>;
+  DelayedAverage(Group& group, const std::vector<Bucket>& buckets, const Arrays& weights,
+                 const Config& config, const DelayOptions& options, const Arrays& moments,
+                 Replay replay);
+  void correct(const Arrays& gradients);
 
  private:
-  bool published() const { return options_.correction == Correction::published; }
-  void advance(bool take_part, const Arrays& gradients);
-  void close_round(bool take_part);
-  void take_in_due(const Arrays& gradients);
-  void take_in(const Arrays& gradients);
-  void settle(std::span<const Ledger::Due> due);
-  void measure(double seconds);
-  Message room() const;
-  std::vector<std::uint32_t> digests();
-
-  Group& group_;
-  std::vector<Bucket> buckets_;
-  Arrays weights_, moments_;
-  DelayOptions options_;
-  Replay replay_;
-  std::vector<Ledger> ledgers_;  // of the weights, then of the moments
-  std::vector<Published> published_;
-  std::unique_ptr<Rounds> rounds_;
-  std::uint64_t delay_ = 0, step_ = 0, opened_ = 0, closed_rounds_ = 0;
-  struct Closed {
-    std::uint64_t at = 0, steps = 0;  // after how many steps in all, with how many of its own
-  };
-  std::deque<Closed> closed_;     // rounds in flight
-  std::uint64_t timed_ = 0;       // rounds that were, while D is being measured
-  double slowest_ = 0;            // seconds of such a round
-  std::uint64_t steps_here_ = 0;  // of this run, those before a loaded state left out
-  std::chrono::steady_clock::time_point first_step_{};
+  class Impl;
+  std::unique_ptr<Impl> impl_;
 };
 
 }  // namespace thinwire

@@ -1,4 +1,4 @@
-// fit.cc: what schemes and delayed averaging ask of each other.
+// fit.cc: the conditions under which schemes work with delayed averaging.
 // SPDX-License-Identifier: Apache-2.0
 #include "thinwire/delay/fit.h"
 
@@ -8,8 +8,8 @@
 namespace thinwire {
 namespace {
 
-// Steps divide by second moments: one that lacks what a scheme holds back or rounds away is near 0,
-// and they explode. These are the ones that trained (docs/delay.md).
+// Adam divides by second moments. Where a scheme holds a part back or rounds it away, a moment may
+// be near 0, and the step explodes. These schemes trained well (docs/delay.md).
 bool carries_moments(const DelayOptions& options, const std::string& scheme) {
   if (scheme == "dense" || scheme == "bf16") return true;
   return options.book_b && (scheme == "dgc" || scheme == "topk");

@@ -1,4 +1,4 @@
-// fit.h: which schemes can carry updates that arrive late, and how many messages at once.
+// fit.h: checks that a scheme works with delayed averaging, and with how many messages in flight.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -10,16 +10,17 @@
 
 namespace thinwire {
 
-// Throws an Error that says why the scheme and delayed averaging do not go together; with `moments`
-// those of an Adam travel alongside.
+// Throws an Error that explains why the scheme does not work with these options. With `moments`,
+// Adam's second moments are averaged as well.
 void check_scheme(const DelayOptions& options, const Config& config, bool moments);
 
-// Throws an Error where a bucket's compressor takes steps in turn, and more than one message (`depth`)
-// is to be under way, or a worker's own share to be read out of it (`own`: book b).
+// Throws an Error when a bucket's compressor must decode a step before it encodes the next, but
+// more than one message (`depth`) may be in flight, or a worker must decode its own part (`own`:
+// book b).
 void check_turns(const Config& config, const Compressor& compressor, std::uint64_t depth, bool own);
 
-// Both, before there is a model: the second is tried on a large matrix. What depends on the model's
-// own shapes is left to the first message.
+// Both checks, before there is a model. The second one tries a large matrix; checks that depend on
+// the shapes of the model happen with the first message.
 void check_fit(const DelayOptions& options, const Config& config, bool moments);
 
 }  // namespace thinwire

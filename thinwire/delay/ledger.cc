@@ -13,7 +13,7 @@
 namespace thinwire {
 namespace {
 
-// Elements are worked on in pieces of a size that fits a cache.
+// Elements are processed in pieces that fit into a cache.
 constexpr std::size_t piece = std::size_t{1} << 16;
 
 template <typename Body>
@@ -52,7 +52,7 @@ std::vector<float> Ledger::fresh() {
 }
 
 void Ledger::step() {
-  if (share_ == 1) return;  // close() finds it all in the weights
+  if (share_ == 1) return;  // close() finds the whole update in the weights
   float* const w = weights_.data();
   for_elements(weights_.size(), [&](std::size_t i) {
     const float update = w[i] - start_[i];
@@ -83,7 +83,7 @@ void Ledger::close(std::span<float> message, bool take_part) {
     kept.made[i] = pull ? start_[i] : share * update;
   });
   kept_.push_back(std::move(kept));
-  // Not while a round is open: one share holds for all that travels together.
+  // The share changes between rounds only: one share applies to the whole message.
   if (take_part && options_.measures_share()) share_ = next_share();
 }
 
@@ -138,8 +138,9 @@ void Ledger::listen(const Kept& kept, std::span<const float> mean) {
   with_self_ = memory * with_self_ + sums.with_self;
 }
 
-// Own updates that were noise have 1 / workers in common with the mean of all, those that all make
-// have everything. The more is common, the more of it is made at once: all from a third on.
+// Own updates that are noise share 1 / workers with the mean; updates that all workers make share
+// everything. The larger the common part, the larger the share that is applied at once: from a
+// common part of a third on, it is all.
 float Ledger::next_share() const {
   if (with_self_ == 0 || workers_ == 1) return 1;
   const double noise = 1 / static_cast<double>(workers_);

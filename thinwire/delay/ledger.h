@@ -1,18 +1,18 @@
-// ledger.h: one worker's books on one array of weights under delayed averaging. No communication
-// here: rounds are closed, and acknowledged with the mean of all workers' messages.
+// ledger.h: one worker's bookkeeping for one array of weights under delayed averaging. It does not
+// communicate: rounds are closed, and later acknowledged with the mean of all workers' messages.
 //
-// Two models stand behind each array. The *anchor* x is the sum of all acknowledged means, in order:
-// it depends on received bytes alone and is the same, bit for bit, on every worker. The worker's own
-// weights w run ahead of it by what it did itself since:
+// Each array has two models. The *anchor* x is the sum of all acknowledged means, in order. It
+// depends only on received bytes and is bit-identical on every worker. The worker's own weights w
+// are ahead of it by the worker's own recent updates:
 //
-//     ledger   w = x + share (own updates not yet acknowledged)
-//     soft     the same, but for corrections that are due; the share is measured (next_share)
+//     ledger   w = x + share * (own updates not yet acknowledged)
+//     soft     the same, except for corrections that are due; the share is measured (next_share)
 //     none     w = x + (own updates of the open round)
 //     pull     w follows its own updates, plus a share of x(then) - w(then) for each round
 //
-// What an acknowledgement puts in place of a worker's own update sums to zero over the workers: where
-// they make their own updates in full (share 1) the mean of their models is that of training without
-// delay.
+// An acknowledgement replaces a worker's own update by the mean. These corrections sum to zero over
+// the workers. So where workers apply their own updates in full (share 1), the mean of their models
+// is that of training without delay.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -29,36 +29,38 @@ namespace thinwire {
 
 class Ledger {
  public:
-  // `weights` is the caller's, changes in place, and must outlive the ledger; `workers` in all.
-  // Correction::published is not for here: it works on gradients (see published.h).
+  // The caller owns `weights`; the ledger changes them in place, and they must outlive it.
+  // `workers` is the number of all workers. Correction::published is not supported: it works on
+  // gradients (see published.h).
   Ledger(const DelayOptions& options, Bucket bucket, std::span<float> weights, std::size_t workers);
 
-  // Ends a step: the weights keep the share of what it changed, the open round has all of it.
+  // Ends a step: the weights keep the share of its update, and the open round records all of it.
   void step();
-  // Ends the open round, and a step: `message` becomes what this worker changed in it, and the next
-  // round opens. A worker that misses the round sends zeros; what it did stays open and travels with
-  // the next.
+  // Ends a step and the open round: `message` becomes this worker's update in the round, and the
+  // next round opens. A worker that does not take part sends zeros; its update stays open and is
+  // sent with the next round.
   void close(std::span<float> message, bool take_part = true);
 
-  // The oldest closed round has come back. `mean`: of all workers' messages as they travelled;
-  // `own`: this worker's share of it, for book b (else not read). Returns the squared lengths of the
-  // correction that is now due and of the mean update (0 without clip=); settle() makes it.
+  // Acknowledges the oldest closed round. `mean` is the mean of all workers' decoded messages;
+  // `own` is this worker's decoded message, for book b (else not read). Returns the squared lengths
+  // of the correction that is now due and of the mean update (0 without clip=). settle() applies
+  // the correction.
   struct Due {
     double correction = 0, mean = 0;
   };
   Due acknowledge(std::span<const float> mean, std::span<const float> own);
-  // Adds `share` of what is due to the weights; the rest stays due.
+  // Adds `share` of the due correction to the weights; the rest stays due.
   void settle(double share);
 
-  // After the last acknowledgement: the weights become the anchor, to the bit. With book b, what the
-  // compressor holds back becomes due: it returns to the weights as training goes on.
+  // After the last acknowledgement: the weights become bit-identical to the anchor. With book b,
+  // what the compressor holds back becomes due: it returns to the weights as training goes on.
   void come_home();
 
   std::span<float> anchor() { return anchor_; }
   std::size_t in_flight() const { return kept_.size(); }
-  // By element, for the laws: w = anchor + lead (not for pull, whose weights go their own way).
+  // For tests of the laws, by element: w = anchor + lead (not for pull).
   std::vector<double> lead() const;
-  // By element, for the laws: what the open round will send.
+  // For tests of the laws, by element: the update that the open round will send.
   std::vector<double> open() const;
 
   void visit_state(StateVisitor& visitor);
@@ -66,8 +68,9 @@ class Ledger {
  private:
   // A closed round in flight.
   struct Kept {
-    std::vector<float> made;  // of the own update, at once; pull: where we were
-    float share = 1;          // of it
+    std::vector<float>
+        made;         // the part of the own update already in the weights; pull: the weights
+    float share = 1;  // share of the own update that `made` is
   };
 
   std::vector<float> fresh();
@@ -76,19 +79,19 @@ class Ledger {
 
   DelayOptions options_;
   std::size_t workers_;
-  float share_;  // of the open round
+  float share_;  // share of the open round
   Bucket bucket_;
   std::span<float> weights_;
   std::vector<float> anchor_;
-  std::vector<float> start_;  // the weights when the open step began, corrected since
-                              // (share 1: when the open round began)
-  std::vector<float> open_;   // share < 1: what the ended steps of the open round did
+  std::vector<float> start_;  // the weights at the start of the open step, plus later corrections
+                              // (with share 1: at the start of the open round)
+  std::vector<float> open_;   // with share < 1: the update of the finished steps of the open round
   std::deque<Kept> kept_;
   std::vector<float> due_;                 // correction not yet made
   std::vector<float> held_;                // book b: own updates that were not sent yet
-  double with_mean_ = 0, with_self_ = 0;   // products of own updates with the mean and themselves,
-                                           // over some rounds
-  std::vector<std::vector<float>> spare_;  // arrays to use again
+  double with_mean_ = 0, with_self_ = 0;   // products of own updates with the mean and with
+                                           // themselves, over some rounds
+  std::vector<std::vector<float>> spare_;  // arrays to reuse
 };
 
 }  // namespace thinwire

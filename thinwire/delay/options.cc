@@ -25,17 +25,18 @@ std::string digits_of(double value) {
 const std::vector<Option>& DelayOptions::known() {
   static const std::vector<Option> options = {
       {"share", "0",
-       "soft, ledger: share of its own update that a worker makes before the mean arrives, in "
-       "[0, 1]; 0 = measured for soft, 0.5 to 1; 1 for ledger and book b"},
-      {"clip", "0", "ledger, pull: longest correction, in lengths of the mean update; 0 = any"},
+       "soft, ledger: share of its own update that a worker applies before the mean arrives, in "
+       "[0, 1]. 0: measured for soft (0.5 to 1), 1 for ledger and book b."},
+      {"clip", "0",
+       "ledger, pull: longest correction, in lengths of the mean update. 0: no limit."},
       {"pace", "0",
-       "soft, ledger: share of a correction that is made per step, in [0, 1]; 0 = chosen for soft, "
-       "1 for ledger"},
+       "soft, ledger: share of a correction that is applied per step, in [0, 1]. 0: chosen for "
+       "soft, 1 for ledger."},
       {"rate", "0",
-       "pull: share of the way per round, in [0, 1]; 0 = 0.4 K / max(D, K), without delay 1"},
+       "pull: share of the way per round, in [0, 1]. 0: 0.4 K / max(D, K), or 1 without delay."},
       {"book", "a",
-       "soft, ledger, with a compressor: a: the whole update leaves on arrival; b: only what was "
-       "sent"}};
+       "soft, ledger, with a compressor: on arrival the mean replaces the whole update (a) or only "
+       "what was sent (b)."}};
   return options;
 }
 
@@ -107,7 +108,7 @@ std::uint64_t DelayOptions::rounds_in_flight() const {
 
 double DelayOptions::pull_rate() const {
   if (rate > 0) return rate;
-  if (delay == 0) return 1;  // nothing has happened since: all the way
+  if (delay == 0) return 1;  // nothing has happened since then: go all the way
   const auto steps = static_cast<double>(local_steps);
   return 0.4 * steps / std::max(static_cast<double>(delay), steps);
 }
@@ -124,7 +125,7 @@ bool DelayOptions::measures_share() const {
 }
 
 double DelayOptions::effective_share() const {
-  return delay > 0 && share > 0 ? share : 1;  // without delay nothing is under way
+  return delay > 0 && share > 0 ? share : 1;  // without delay nothing is in flight
 }
 
 }  // namespace thinwire

@@ -1,5 +1,5 @@
-// options.h: how a delayed average is set: how long a message may be under way, how many local
-// steps it sums up, and how a worker takes the others' progress in when it arrives.
+// options.h: the options of delayed averaging: how long a message may be in flight, how many local
+// steps it covers, and how a worker applies the other workers' updates when they arrive.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -13,58 +13,60 @@
 namespace thinwire {
 
 enum class Correction : std::uint8_t {
-  soft,       // the ledger little by little, of which a worker makes a measured share of its own
-              // updates at once
-  ledger,     // own updates leave when the mean of their round arrives: w = anchor + own in flight
-  published,  // Zhu et al. 2021, to the letter: the optimizer gets g - g(then) + mean(then)
-  pull,       // a share of the way from where this worker was then to where the mean was then
-  none,       // own updates wait for the mean like everybody's: plain delayed averaging
+  soft,       // the ledger, applied gradually; a worker applies a measured share of its own updates
+              // at once
+  ledger,     // the mean replaces own updates when it arrives: w = anchor + own updates in flight
+  published,  // exactly as Zhu et al. 2021: the optimizer gets g - g(then) + mean(then)
+  pull,       // moves by a share of (anchor - weights) of the time when the round was closed
+  none,       // own updates wait for the mean too: plain delayed averaging
 };
 
 struct DelayOptions {
-  std::uint64_t delay = 0;        // D: steps a message may be under way; with `measure`: at most
-  bool measure = false;           // D is what the link needs, found after the first rounds
+  std::uint64_t delay = 0;        // D: steps a message may be in flight; with `measure` the maximum
+  bool measure = false;           // measures in the first rounds which D the link needs
   std::uint64_t local_steps = 1;  // K: steps per message
   Correction correction = Correction::soft;
-  double share = 0;  // soft, ledger: of its own update that a worker makes before the mean arrives;
-                     // 0: 1 for the ledger, measured for soft
-  double clip = 0;  // ledger, pull: longest correction, in lengths of the mean update; 0: any. What
-                    // is cut off follows with the next.
-  double pace = 0;  // soft, ledger: share of what is due that is made per step, 1: all at once; 0:
-                    // effective_pace() chooses
-  double momentum = 0.9;  // of the optimizer: what a chosen pace depends on
+  double share = 0;  // soft, ledger: the share of its own update that a worker applies before the
+                     // mean arrives; 0: 1 for the ledger, measured for soft
+  double clip = 0;  // ledger, pull: longest correction, in lengths of the mean update; 0: no limit.
+                    // The rest is applied with the next correction.
+  double pace = 0;  // soft, ledger: the share of a due correction applied per step, 1: all at once;
+                    // 0: effective_pace() chooses
+  double momentum = 0.9;  // momentum of the optimizer, on which a chosen pace depends
   double rate = 0;        // pull: share of the way per round; 0: pull_rate() chooses
-  bool book_b = false;    // soft, ledger, with a compressor: only what was sent leaves on arrival,
-                          // what it kept back stays in this worker's model
-  std::uint64_t check_every = 100;  // steps between comparisons of the anchors, which travel beside
+  bool book_b =
+      false;  // soft, ledger, with a compressor: on arrival only what was sent is replaced;
+              // what the compressor held back stays in this worker's model
+  std::uint64_t check_every = 100;  // steps between comparisons of the anchors, which are sent with
                                     // messages; 0: never
 
-  // "soft", "pull:rate=0.02", "ledger:book=b,clip=1". Throws an Error with the choices.
+  // Parses "soft", "pull:rate=0.02", "ledger:book=b,clip=1". Throws an Error that lists the
+  // choices.
   void parse_correction(std::string_view text);
   // The same form back, defaults left out.
   std::string correction_str() const;
-  // "20", "auto:20"; throws an Error with the forms.
+  // Parses "20" or "auto:20". Throws an Error that lists the forms.
   void parse_delay(std::string_view text);
   std::string delay_str() const;
-  // Throws an Error that says which settings clash.
+  // Throws an Error that names the settings that conflict.
   void check() const;
 
-  // Messages under way at once.
+  // The largest number of messages in flight.
   std::uint64_t rounds_in_flight() const;
   double pull_rate() const;
-  // Where the pace is to be chosen, all at once for the ledger; for soft
-  // min(2 / (D + K - 1), (1 - momentum) / 2): slow enough that what local gradients have undone
-  // meanwhile is not undone twice (docs/delay.md).
+  // `pace`, or where it is 0 the default: 1 for the ledger, and for soft
+  // min(2 / (D + K - 1), (1 - momentum) / 2). This is slow enough that corrections which local
+  // gradients have already made are not made twice (docs/delay.md).
   double effective_pace() const;
-  // Whether each worker measures which share of its own update it should make at once: between one
-  // half, the smallest for which what comes at once outweighs what comes late, whatever the
-  // curvature, and all of it (docs/delay.md). Without delay it is all; with book b too, which leaves
-  // in the worker's model whatever was not sent.
+  // Whether each worker measures the share of its own update to apply at once. The share is between
+  // one half and 1; one half is the smallest that outweighs the late part for every curvature
+  // (docs/delay.md). It is 1 without delay, and with book b, which keeps what was not sent in the
+  // worker's model.
   bool measures_share() const;
-  // The share, of the first round where it is measured.
+  // The share; where it is measured, that of the first round.
   double effective_share() const;
 
-  // What parse_correction() understands, for help texts.
+  // The forms that parse_correction() understands, for help texts.
   static const std::vector<Option>& known();
 };
 

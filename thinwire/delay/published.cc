@@ -1,4 +1,4 @@
-// published.cc: the paper's gradient formula.
+// published.cc: the gradient formula of the paper.
 // SPDX-License-Identifier: Apache-2.0
 #include "thinwire/delay/published.h"
 

@@ -1,4 +1,4 @@
-// agreement.cc: a summary and a checksum from every rank, compared with rank 0's.
+// agreement.cc: compares a summary and a checksum of every rank with those of rank 0.
 // SPDX-License-Identifier: Apache-2.0
 #include "thinwire/exchange/agreement.h"
 
@@ -14,7 +14,7 @@ namespace {
 
 constexpr std::size_t agreement_bytes = 1024;
 
-// All that must be the same on every rank: a summary to show, and a checksum of everything.
+// Everything that must be the same on every rank: a readable summary, and a checksum of all of it.
 struct Agreement {
   std::string summary;
   std::uint32_t checksum = 0;
@@ -39,7 +39,7 @@ Agreement describe(const std::vector<Bucket>& buckets, const std::string& scheme
 
 }  // namespace
 
-// One small maximum when all is well. The gather that names a rank is for those who differ.
+// One small maximum, when all ranks agree. Only when they differ, a gather finds the rank.
 void check_same_step(Group& group, const std::string& what, std::uint64_t step) {
   if (group.size() == 1) return;
   const auto low = static_cast<std::int32_t>(step & 0x7fffffff);

@@ -1,5 +1,5 @@
-// agreement.h: are all ranks set up alike? Found before the first step it is a sentence, found later
-// a damaged step.
+// agreement.h: checks that all ranks have the same setup. Before the first step a difference is a
+// clear error; later it would be a damaged step.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -12,13 +12,14 @@
 
 namespace thinwire {
 
-// Compares buckets (numbers, parameters, shapes) and `settings`, a text of everything else that must
-// be the same. Throws an Error that names the first rank that differs from rank 0, and how. A
-// collective: all ranks call it.
+// Compares the buckets (numbers, parameters, shapes) and `settings`, a text of all other settings
+// that must be the same. Throws an Error that names the first rank that differs from rank 0, and
+// the difference. A collective: all ranks call it.
 void check_agreement(Group& group, const std::vector<Bucket>& buckets, const std::string& settings);
 
-// The same for the number of the step (or round, as `what` says) that each rank begins with, which a
-// loaded checkpoint sets: schemes whose sums carry no header draw and warm up by it. A collective.
+// The same for the number of the first step (or round, see `what`), which a loaded checkpoint sets.
+// Random draws and warm-ups depend on it, and sums carry no header that would show a difference. A
+// collective.
 void check_same_step(Group& group, const std::string& what, std::uint64_t step);
 
 }  // namespace thinwire

@@ -1,4 +1,4 @@
-// exchange.cc: one thread per exchange that carries the buckets of a step through their rounds.
+// exchange.cc: one thread per exchange runs the rounds of all buckets of a step.
 // SPDX-License-Identifier: Apache-2.0
 #include "thinwire/exchange/exchange.h"
 
@@ -17,28 +17,25 @@
 #include "thinwire/core/error.h"
 #include "thinwire/exchange/agreement.h"
 #include "thinwire/exchange/fuse.h"
+#include "thinwire/exchange/passage.h"
 #include "thinwire/exchange/striped.h"
 #include "thinwire/kernels/norm.h"
 
 namespace thinwire {
 namespace {
 
-// Collectives under way at once. Two keep the link busy while a third bucket is encoded; more would
-// only add memory.
+// Collectives in flight at once. Two keep the link busy while a third bucket is encoded; more would
+// only need more memory.
 constexpr std::size_t depth = 2;
 
-// States hold numbers as f64, exact up to here.
+// A state holds numbers as f64, which is exact up to here.
 constexpr double last_step = 0x1p53;
-
-bool has_slots(const Leg& leg) {
-  return leg.reduction == Reduction::gather || leg.reduction == Reduction::scatter;
-}
 
 double seconds_since(std::chrono::steady_clock::time_point start) {
   return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
 }
 
-// The configurations as one text; neighbours that are alike are written once, with their number.
+// The configurations as one text. Equal neighbours are written once, with their number.
 std::string join(const std::vector<Config>& configs) {
   std::string text;
   for (std::size_t i = 0; i < configs.size();) {
@@ -178,7 +175,7 @@ class Exchange::Engine {
   void visit_state(StateVisitor& visitor) {
     const std::lock_guard lock(mutex_);
     if (damaged_) std::rethrow_exception(error_);
-    // After an error no step runs any more, and memory is as it should be.
+    // After an error no step runs any more, and the memory is consistent.
     if (submitted_ != 0 && !error_)
       fail("rank ", group_.rank(), ": state was visited inside a step; call finish() first");
     auto step = static_cast<double>(step_);
@@ -200,28 +197,26 @@ class Exchange::Engine {
  private:
   using Time = std::chrono::steady_clock::time_point;
 
-  // One bucket and its buffers, which the exchange's thread owns while a step runs.
+  // One bucket and its buffers. The exchange's thread owns them while a step runs.
   struct Lane {
     Bucket bucket;
     std::unique_ptr<Compressor> compressor;
     TensorView gradient{};
     Stream stream{};
-    bool ready = false;    // submitted, under mutex_
-    bool encoded = false;  // its memory has taken this step's gradient
-    std::vector<std::byte> payload{}, slots{};
-    std::vector<std::size_t> sizes{};
+    bool ready = false;    // submitted; guarded by mutex_
+    bool encoded = false;  // its memory contains this step's gradient
+    Passage passage{};
   };
 
   struct Flight {
     std::size_t lane = 0;
     int round = 0;
-    Leg leg;
     Pending pending;
     Time start{};
-    Parcel* parcel = nullptr;  // where several buckets travel together; `lane` is the first of them
+    Parcel* parcel = nullptr;  // for several fused buckets; `lane` is the first of them
   };
 
-  // What a bucket's last round has brought, until it is decoded.
+  // The result of a round that is not decoded yet.
   struct Arrival {
     std::size_t lane = 0;
     int round = 0;
@@ -249,7 +244,7 @@ class Exchange::Engine {
     }
   }
 
-  // False when the exchange is being closed.
+  // Returns false when the exchange is being closed.
   template <typename Condition>
   bool wait_for(Condition condition) {
     std::unique_lock lock(mutex_);
@@ -257,8 +252,8 @@ class Exchange::Engine {
     return !closing_;
   }
 
-  // Before the first step and after a load: every rank comes here with it, whether it has loaded a
-  // state or not. report() leaves this out.
+  // Runs before the first step and after a load, on every rank, whether it has loaded a state or
+  // not. report() does not count its traffic.
   void agree_on_step() {
     if (agreed_) return;
     const Traffic start = group_.traffic();
@@ -287,8 +282,8 @@ class Exchange::Engine {
       launch(flights, i, 0, squared_norm);
       if (flights.size() > depth) advance(flights, squared_norm, skipped);
     }
-    // Only now is it known whether this rank's gradients are sound, and averages may replace them.
-    // That starts no collective, so it may be done while the last ones are on their way.
+    // Only now it is known whether this rank's gradients are sound, so averages may replace them.
+    // This starts no collective, so it can overlap with the last ones.
     for (flush(flights); !flights.empty() || !arrivals_.empty(); flush(flights)) {
       if (!arrivals_.empty() && may_wait(flights)) {
         finish_arrival(squared_norm, skipped);
@@ -321,7 +316,7 @@ class Exchange::Engine {
     return round + 1 == lanes_[lane].compressor->rounds();
   }
 
-  // Whether nobody waits for what the oldest collective brings, or it has not come yet.
+  // Whether the oldest collective can wait: it is a last round, or it has not arrived yet.
   bool may_wait(std::deque<Flight>& flights) const {
     if (flights.empty()) return true;
     Flight& oldest = flights.front();
@@ -337,23 +332,16 @@ class Exchange::Engine {
     return sum;
   }
 
-  // Encodes a round of a bucket and starts its collective, or lets it wait for others to join.
+  // Encodes a round of a bucket, and starts its collective or adds it to a parcel.
   void launch(std::deque<Flight>& flights, std::size_t index, int round, double squared_norm) {
     Lane& lane = lanes_[index];
     const Turn turn{step_, round, lane.stream, squared_norm};
     const Leg leg = lane.compressor->leg(step_, round);
-    const bool pieces = leg.reduction == Reduction::scatter;
-    Bytes out;
-    if (leg.in_place) {
-      out = {static_cast<std::byte*>(lane.gradient.data), leg.bytes};
-    } else {
-      lane.payload.resize(leg.bytes * (pieces ? static_cast<std::size_t>(group_.size()) : 1));
-      out = lane.payload;
-    }
+    const Bytes out = lane.passage.begin(leg, group_.size(), lane.gradient.data);
     const auto start = std::chrono::steady_clock::now();
     if (round == 0) look_at(lane);
     const std::size_t bytes = lane.compressor->encode(turn, lane.gradient, out);
-    lane.encoded = true;  // now: what is refused was not taken in, and undo() is of this step only
+    lane.encoded = true;  // only after encode(): if it throws, there is nothing to undo
     if (round == 0) sound_ = sound_ && lane.compressor->sound().value_or(true);
     count(&Report::encode_seconds, seconds_since(start));
     tell("encode", lane, start);
@@ -367,10 +355,13 @@ class Exchange::Engine {
       return;
     }
     const auto issued = std::chrono::steady_clock::now();
-    flights.push_back({index, round, leg, start_collective(lane, leg, out, bytes), issued});
+    Pending pending =
+        lane.passage.start(group_, bytes, lane.compressor->piece_sizes(), lane.stream);
+    flights.push_back({index, round, std::move(pending), issued});
   }
 
-  // A scheme without memory does not tell what it saw, but the memories of other buckets must know.
+  // A scheme without memory does not check its gradient, but the memories of other buckets must
+  // know.
   void look_at(const Lane& lane) {
     if (server_ || !remembers_ || lane.compressor->sound().has_value()) return;
     const std::span<const float> gradient = lane.gradient.f32();
@@ -380,11 +371,13 @@ class Exchange::Engine {
   void depart(std::deque<Flight>& flights, Parcel* parcel) {
     const std::size_t index = parcel->riders.front().lane;
     const auto issued = std::chrono::steady_clock::now();
-    Pending pending = start_collective(lanes_[index], parcel->leg, parcel->data, parcel->leg.bytes);
-    flights.push_back({index, parcel->round, parcel->leg, std::move(pending), issued, parcel});
+    const Leg& leg = parcel->leg;
+    Pending pending =
+        group_.all_reduce(parcel->data, leg.dtype, reduce_op(leg), lanes_[index].stream);
+    flights.push_back({index, parcel->round, std::move(pending), issued, parcel});
   }
 
-  // All first rounds are encoded: parcels that nobody can join any more leave as they are.
+  // All first rounds are encoded: sends parcels that no other bucket can join.
   void flush(std::deque<Flight>& flights) {
     for (int round = fuser_.lowest_open(); round >= 0; round = fuser_.lowest_open()) {
       const auto earlier = [&](const Flight& flight) { return flight.round < round; };
@@ -393,22 +386,7 @@ class Exchange::Engine {
     }
   }
 
-  Pending start_collective(Lane& lane, const Leg& leg, Bytes out, std::size_t bytes) {
-    if (!has_slots(leg)) {
-      const ReduceOp op = leg.reduction == Reduction::sum ? ReduceOp::sum : ReduceOp::max;
-      return group_.all_reduce(out, leg.dtype, op, lane.stream);
-    }
-    const auto ranks = static_cast<std::size_t>(group_.size());
-    lane.slots.resize(ranks * leg.bytes);
-    lane.sizes.resize(ranks);
-    if (leg.reduction == Reduction::scatter) {
-      return group_.all_to_all(out, lane.compressor->piece_sizes(), leg.bytes, lane.slots,
-                               lane.sizes, lane.stream);
-    }
-    return group_.all_gather(out.first(bytes), leg.bytes, lane.slots, lane.sizes, lane.stream);
-  }
-
-  // Completes the oldest collective; a bucket with further rounds goes to the back of the line.
+  // Completes the oldest collective. A bucket with further rounds goes to the back of the queue.
   void advance(std::deque<Flight>& flights, double squared_norm, bool& skipped) {
     Flight flight = std::move(flights.front());
     flights.pop_front();
@@ -418,22 +396,10 @@ class Exchange::Engine {
     if (flight.parcel) return unpack(flights, flight, squared_norm, skipped);
     Lane& lane = lanes_[flight.lane];
     tell("exchange", lane, flight.start);
-
-    const Leg& leg = flight.leg;
-    Inbox inbox;
-    if (has_slots(leg)) {
-      inbox.data = lane.slots;
-      inbox.slot_bytes = leg.bytes;
-      inbox.sizes = lane.sizes;
-    } else if (leg.in_place) {
-      inbox.data = {static_cast<const std::byte*>(lane.gradient.data), leg.bytes};
-    } else {
-      inbox.data = lane.payload;
-    }
-    arrive(flights, {flight.lane, flight.round, inbox}, squared_norm, skipped);
+    arrive(flights, {flight.lane, flight.round, lane.passage.inbox()}, squared_norm, skipped);
   }
 
-  // Hands everyone who travelled together their own bytes.
+  // Gives each bucket of a parcel its own bytes.
   void unpack(std::deque<Flight>& flights, const Flight& flight, double squared_norm,
               bool& skipped) {
     for (const Parcel::Rider& rider : flight.parcel->riders) {
@@ -450,8 +416,8 @@ class Exchange::Engine {
     unpacked_.push_back(flight.parcel);
   }
 
-  // Last rounds wait until all buckets are encoded. Others are decoded at once, and the next round
-  // started.
+  // Last rounds wait until all buckets are encoded. Other rounds are decoded at once, and the next
+  // round is started.
   void arrive(std::deque<Flight>& flights, const Arrival& arrival, double squared_norm,
               bool& skipped) {
     Lane& lane = lanes_[arrival.lane];
@@ -462,12 +428,12 @@ class Exchange::Engine {
     if (decode(lane, arrival, lane.gradient, squared_norm)) {
       launch(flights, arrival.lane, arrival.round + 1, squared_norm);
     } else {
-      skipped = true;  // seen alike by all ranks, so they all leave out the further rounds
+      skipped = true;  // all ranks see the same, so they all leave out the further rounds
     }
   }
 
-  // The oldest arrival becomes an average. Where this rank's gradient was beyond the limit the step
-  // is skipped for certain: frames are still checked, but the gradient stays for forget().
+  // Decodes the oldest arrival into an average. Where this rank's gradient was beyond the limit,
+  // the step will be skipped: frames are still checked, but the gradient is kept for forget().
   void finish_arrival(double squared_norm, bool& skipped) {
     const Arrival arrival = arrivals_.front();
     arrivals_.pop_front();
@@ -482,7 +448,7 @@ class Exchange::Engine {
     if (!decode(lane, arrival, average, squared_norm)) skipped = true;
   }
 
-  // False when the step is to be skipped.
+  // Returns false when the step must be skipped.
   bool decode(Lane& lane, const Arrival& arrival, TensorView average, double squared_norm) {
     const auto start = std::chrono::steady_clock::now();
     const Turn turn{step_, arrival.round, lane.stream, squared_norm};
@@ -496,9 +462,9 @@ class Exchange::Engine {
          status.what, "; the step was not taken, restart from the last checkpoint");
   }
 
-  // The step did not take place: every memory gets back what was sent of it. Where this rank's own
-  // gradient was beyond the limit, nothing of it stays in any. Throws nothing, since it runs where
-  // an error is being dealt with: what went wrong comes back as text.
+  // Takes the step back: every memory gets back what it sent. Where this rank's own gradient was
+  // beyond the limit, no memory keeps anything of it. It returns failures as text and never throws,
+  // because it runs while an error is being handled.
   std::string take_back() {
     std::string failures;
     for (Lane& lane : lanes_) {
@@ -516,7 +482,7 @@ class Exchange::Engine {
     return failures;
   }
 
-  // Inside a handler: the step ends with this error, and so does every later call.
+  // Called in an exception handler: the step and every later call end with this error.
   void give_up(const char* cause) {
     const std::string failures = take_back();
     const std::lock_guard lock(mutex_);
@@ -526,7 +492,7 @@ class Exchange::Engine {
     error_ = std::make_exception_ptr(Error(text_of(cause, "; and ", failures)));
   }
 
-  // The thread starts a step only after a submit() that came after observe(): no lock is needed.
+  // No lock is needed: the thread starts a step only after a submit(), which follows observe().
   void tell(const char* stage, const Lane& lane, Time begin) const {
     if (!observer_) return;
     observer_({stage, lane.bucket.id, begin, std::chrono::steady_clock::now(), step_});
@@ -540,13 +506,13 @@ class Exchange::Engine {
   Group& group_;
   Fuser fuser_;
   bool server_;
-  std::vector<std::vector<float>> room_;  // of a server, for averages that nobody wants
+  std::vector<std::vector<float>> room_;  // memory of a server for averages that nobody reads
   Traffic before_;
   std::vector<Lane> lanes_;
   bool needs_norm_ = false;
   bool remembers_ = false;         // some scheme has a memory
-  bool sound_ = true;              // this rank's gradients of the step are within the limit, so far
-  std::vector<Parcel*> unpacked_;  // whose riders' bytes may still be wanted
+  bool sound_ = true;              // so far, this rank's gradients of the step are within the limit
+  std::vector<Parcel*> unpacked_;  // parcels whose bytes may still be needed
   std::deque<Arrival> arrivals_;   // not decoded yet
   std::uint64_t step_ = 0;
   bool agreed_ = false;  // all ranks are at this step
@@ -556,7 +522,7 @@ class Exchange::Engine {
   std::size_t submitted_ = 0;
   std::optional<StepResult> result_;
   std::exception_ptr error_;
-  bool damaged_ = false;  // what was sent could not be put back: memory is not worth saving
+  bool damaged_ = false;  // taking the step back failed: the memory must not be saved
   bool closing_ = false;
   Report report_;
   Observer observer_;

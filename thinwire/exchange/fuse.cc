@@ -1,4 +1,4 @@
-// fuse.cc: legs into parcels.
+// fuse.cc: collects legs in parcels.
 // SPDX-License-Identifier: Apache-2.0
 #include "thinwire/exchange/fuse.h"
 
@@ -15,7 +15,7 @@ Parcel* Fuser::add(std::size_t lane, int round, const Leg& leg, ConstBytes bytes
   parcel->riders.push_back({lane, leg, parcel->data.size()});
   parcel->data.insert(parcel->data.end(), bytes.begin(), bytes.end());
   parcel->leg.bytes = parcel->data.size();
-  // A parcel just opened is not full yet, so at most one leaves.
+  // A new parcel is never full, so at most one parcel is sent.
   return parcel->leg.bytes >= bytes_ ? close(round) : leaving;
 }
 

@@ -1,4 +1,4 @@
-// kind.cc: the exchange as text, and what goes with what.
+// kind.cc: parses the kind of exchange, and checks what fits together.
 // SPDX-License-Identifier: Apache-2.0
 #include "thinwire/exchange/kind.h"
 
@@ -33,7 +33,7 @@ bool has_option(const Config& config, const std::string& name) {
   return false;
 }
 
-// Momentum that has an effect: an explicit 0 switches it off.
+// Whether momentum has an effect: an explicit 0 disables it.
 bool accumulates(const Config& config) {
   const auto given = config.options.find("momentum");
   const bool off = given != config.options.end() && number_in(given->second) == 0;
@@ -45,7 +45,8 @@ bool clips(const Config& config) {
   return given != config.options.end() && number_in(given->second) > 0;
 }
 
-// That it travels as frames, all in one round; tried on a small bucket, since options may decide.
+// Whether a scheme sends frames in one round. It asks a compressor of a small bucket, because
+// options may decide.
 void require_gather(const ExchangeKind& kind, const Config& config) {
   const Scheme& scheme = find_scheme(config.scheme);
   const Site site{0, 2, false, false};

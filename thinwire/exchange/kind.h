@@ -1,10 +1,11 @@
-// kind.h: how the compressed bytes meet: the third part of a combination, beside compressor and
-// memory. As text: "auto", "split", "server:2", "split,second=topk:density=0.01".
+// kind.h: how the compressed gradients of all workers are combined. As text: "auto", "split",
+// "server:2", "split,second=topk:density=0.01".
 //
-//     auto      as the scheme travels by itself: all-reduce of sums, or gather of everybody's frames
-//     split     split-reduce: a stripe of each bucket per rank; its owner gets everybody's stripe,
-//               averages, compresses the average with a residual of its own, and sends it to all
-//     server:S  the same with the stripes owned by the last S ranks, which have no gradient
+//     auto      the scheme's own collective: an all-reduce of sums, or a gather of all frames
+//     split     split-reduce: every rank owns a stripe of each bucket. The owner receives the
+//               stripe of every worker, averages, compresses the average with its own residual, and
+//               sends it to all
+//     server:S  the same, with the stripes owned by the last S ranks, which have no gradients
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -21,8 +22,8 @@ struct ExchangeKind {
   enum class Form : std::uint8_t { automatic, split, server };
 
   Form form = Form::automatic;
-  int servers = 0;               // server: how many
-  std::optional<Config> second;  // of the owners, for the average; by default as second_of() says
+  int servers = 0;               // number of servers
+  std::optional<Config> second;  // the owners' scheme for averages; see second_of() for the default
 
   // Throws an Error that says what was expected.
   static ExchangeKind parse(std::string_view text);
@@ -32,17 +33,17 @@ struct ExchangeKind {
   bool striped() const { return form != Form::automatic; }
   int workers(int world) const { return world - servers; }
   bool is_server(int rank, int world) const { return rank >= workers(world); }
-  // Ranks that own a stripe of each bucket, and the first of them.
+  // The number of ranks that own a stripe of each bucket, and the first of them.
   int owners(int world) const { return form == Form::server ? servers : world; }
   int first_owner(int world) const { return world - owners(world); }
 };
 
-// What an owner compresses averages with: `kind.second`, or else the workers' own configuration with
-// a plain residual. Momentum and clipping are for gradients: of an average they would be the second.
+// The scheme that owners use for averages: `kind.second`, or else the workers' configuration with a
+// plain residual. It has no momentum and no clipping: these were already applied to the gradients.
 Config second_of(const ExchangeKind& kind, const Config& config);
 
-// Throws an Error that names the traits that clash when scheme and exchange, or the exchange and
-// the number of ranks, make no sense together.
+// Throws an Error that names the conflict when the scheme, or the number of ranks, does not fit the
+// kind of exchange.
 void check_fit(const ExchangeKind& kind, const Config& config);
 void check_fit(const ExchangeKind& kind, int world);
 

@@ -1,4 +1,4 @@
-// replicas.cc: one checksum per parameter, gathered and compared with rank 0's.
+// replicas.cc: gathers one checksum per parameter, and compares it with that of rank 0.
 // SPDX-License-Identifier: Apache-2.0
 #include "thinwire/exchange/replicas.h"
 

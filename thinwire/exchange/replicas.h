@@ -1,6 +1,6 @@
-// replicas.h: are the workers' weights still the same? A checksum per parameter, compared over all
-// ranks: cheap enough for every hundred steps, and it names the parameter and the rank when
-// something went wrong unnoticed.
+// replicas.h: checks that all workers still have the same weights. It compares a checksum per
+// parameter over all ranks: cheap enough for every hundred steps. An error names the parameter and
+// the rank.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -17,7 +17,7 @@ struct Replica {
   ConstBytes bytes;
 };
 
-// Throws an Error on all ranks when a parameter's bytes differ between any of them. A collective:
+// Throws an Error on all ranks when the bytes of a parameter differ between ranks. A collective:
 // call it on all ranks, between steps.
 void check_replicas(Group& group, std::span<const Replica> parameters);
 

@@ -1,4 +1,4 @@
-// stripe_state.cc: tensors of cut parameters in one piece, and state as a flat copy.
+// stripe_state.cc: joins the tensors of cut parameters, and copies state.
 // SPDX-License-Identifier: Apache-2.0
 #include "thinwire/exchange/stripe_state.h"
 
@@ -13,13 +13,13 @@ void StripeVisitor::enter(const Stripe& stripe, std::size_t index) {
   prefix_ = place_ + std::to_string(index) + "/";
 }
 
-// Names of the stripe's bucket depend on the cuts: "bucket38/threshold0" -> "bucket3/stripe2/threshold0".
+// Names in a stripe depend on the cuts: "bucket38/threshold0" -> "bucket3/stripe2/threshold0".
 std::string StripeVisitor::rename(const std::string& name) const {
   const std::string own = "bucket" + std::to_string(stripe_->bucket.id) + "/";
   return prefix_ + (name.starts_with(own) ? name.substr(own.size()) : name);
 }
 
-// Parts of a parameter wait for the rest of it; their memory is the compressor's, and stays.
+// Collects the parts of a parameter until all are there. Their memory belongs to the compressors.
 void StripeVisitor::tensor(const std::string& name, std::span<float> values, Share share) {
   const std::size_t slash = name.rfind('/');
   const std::string owner = name.substr(0, slash);
@@ -69,7 +69,7 @@ std::optional<OwnedResidual> owned_residual(const std::string& name, const State
   const auto first = std::from_chars(parameter.data() + cut + 1, last, from);
   if (first.ec != std::errc{} || first.ptr == last || *first.ptr != ':' ||
       std::from_chars(first.ptr + 1, last, to).ptr != last || to - from != entry.values.size())
-    return OwnedResidual{parameter, 0};  // brackets of the parameter's own name
+    return OwnedResidual{parameter, 0};  // the brackets belong to the parameter's own name
   return OwnedResidual{parameter.substr(0, cut), from};
 }
 
@@ -86,7 +86,7 @@ void fold_owned(State& state, const std::vector<Bucket>& buckets, int workers) {
     const std::string place = owned ? owned->parameter + "/v" : name;
     StateEntry& to = folded[place];
     if (!owned) {
-      std::vector<float> before = std::exchange(to.values, {});  // of owners that came first
+      std::vector<float> before = std::exchange(to.values, {});  // from owners visited earlier
       to = entry;
       add_part(to.values, 0, before, 1);
       continue;

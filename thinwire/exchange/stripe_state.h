@@ -1,5 +1,5 @@
-// stripe_state.h: the state of compressors over stripes, as if the bucket had never been cut: tensors
-// of cut parameters are put together again, so that a checkpoint does not depend on the cuts.
+// stripe_state.h: saves the state of the stripes' compressors as if the bucket had not been cut.
+// Tensors of cut parameters are joined, so that a checkpoint does not depend on the cuts.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -14,14 +14,16 @@
 
 namespace thinwire {
 
-// Stands between the stripes' compressors and a visitor. Show it stripe after stripe, then finish().
+// Sits between the stripes' compressors and a visitor. Pass it to one stripe after the other, then
+// call finish().
 class StripeVisitor final : public StateVisitor {
  public:
-  // `place` names what belongs to a stripe and to no parameter: "bucket3/stripe".
+  // `place` is the name prefix of state that belongs to a stripe but to no parameter:
+  // "bucket3/stripe".
   StripeVisitor(StateVisitor& to, const Bucket& bucket, std::string place)
       : to_(to), bucket_(bucket), place_(std::move(place)) {}
 
-  // What is visited from now on belongs to this stripe, the index-th.
+  // All following visits belong to this stripe, which has number `index`.
   void enter(const Stripe& stripe, std::size_t index);
   void finish();
 
@@ -42,10 +44,11 @@ class StripeVisitor final : public StateVisitor {
   std::string place_;
   const Stripe* stripe_ = nullptr;
   std::string prefix_;                 // "bucket3/stripe1/"
-  std::map<std::string, Whole> cuts_;  // by the whole's name
+  std::map<std::string, Whole> cuts_;  // by the name of the joined tensor
 };
 
-// Whose residual of averages an entry is: "PARAMETER/owner/v" or "PARAMETER[from:to]/owner/v".
+// An owner's residual of averages, read from an entry's name: "PARAMETER/owner/v" or
+// "PARAMETER[from:to]/owner/v".
 struct OwnedResidual {
   std::string parameter;
   std::size_t from = 0;  // its first element in the parameter
@@ -56,12 +59,12 @@ std::optional<OwnedResidual> owned_residual(const std::string& name, const State
 void add_part(std::vector<float>& values, std::size_t from, std::span<const float> part,
               float factor);
 
-// For another cut, scheme or number of workers: puts the owners' residuals of a rank's state into
-// its own, under "PARAMETER/v". They are of averages over `workers`, so each counts that many times:
-// what is kept overall stays the same.
+// For another cut, scheme or number of workers: adds the owners' residuals in a rank's state to the
+// rank's own residual, "PARAMETER/v". They belong to averages over `workers`, so each counts that
+// many times: the sum of all residuals stays the same.
 void fold_owned(State& state, const std::vector<Bucket>& buckets, int workers);
 
-// A copy of a part's state, to go back to it.
+// A copy of an object's state, to restore it later.
 class Snapshot {
  public:
   using Visit = std::function<void(StateVisitor&)>;

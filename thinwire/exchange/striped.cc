@@ -1,4 +1,4 @@
-// striped.cc: stripes to their owners, averages back.
+// striped.cc: sends stripes to their owners, and averages back.
 // SPDX-License-Identifier: Apache-2.0
 #include "thinwire/exchange/striped.h"
 
@@ -13,22 +13,23 @@
 namespace thinwire {
 namespace {
 
-// The inner compressors each know one round.
+// Each inner compressor has only one round.
 Turn first_round(Turn turn) {
   turn.round = 0;
   return turn;
 }
 
-// The stripe's bucket as its owner names and numbers it, so that state, frames and random draws of
-// averages are not taken for those of gradients.
+// The stripe under the owner's names and numbers, so that state, frames and random draws of
+// averages differ from those of gradients.
 Stripe average_of(Stripe stripe) {
   for (Parameter& parameter : stripe.bucket.parameters) parameter.name += "/owner";
-  for (Piece& piece : stripe.pieces) piece.whole = true;  // nobody has the rest of it
+  for (Piece& piece : stripe.pieces) piece.whole = true;  // no other owner has parts of it
   ++stripe.bucket.id;
   return stripe;
 }
 
-// Clipping by a bucket's norm would clip by the stripe's: the norm is handed in instead.
+// A compressor that clips by the norm of its bucket would use the norm of the stripe. So the norm
+// of the whole bucket is passed in instead.
 bool take_bucket_norm(Config& config) {
   const auto given = config.options.find("clip_norm");
   if (given == config.options.end() || given->second != "bucket") return false;
@@ -58,7 +59,7 @@ void StripedCompressor::make_lanes(const Config& config, const ExchangeKind& kin
     Lane lane;
     lane.stripe = std::move(stripes[i]);
     lane.average = average_of(lane.stripe);
-    // Tiny buckets have few stripes: starting elsewhere each time shares them out.
+    // Tiny buckets have few stripes. Each bucket starts at another owner, so that all get some.
     lane.owner = kind.first_owner(site_.world) + static_cast<int>((i + bucket_.id) % owners);
     if (!lane.empty()) {
       const Site pushes{works() ? site_.rank : 0, workers_, false, works()};
@@ -123,8 +124,8 @@ std::optional<bool> StripedCompressor::sound() const {
 std::size_t StripedCompressor::encode_average(const Turn& turn, Bytes out) {
   for (const Lane& lane : lanes_) {
     if (!owns(lane)) continue;
-    // Should the step be void, the workers take back what went into this average. Putting ours back
-    // by undo() would keep it a second time.
+    // If the step is skipped, the workers take back their parts of this average. undo() of the
+    // owner's compressor would keep them a second time, so its memory is restored instead.
     before_.take([&](StateVisitor& visitor) { lane.pull->visit_state(visitor); });
     averaged_ = true;
     const Bytes room = out.first(lane.pull->leg(turn.step, 0).bytes);
@@ -142,16 +143,17 @@ Status StripedCompressor::decode_gradients(const Turn& turn, const Inbox& inbox)
   for (const Lane& lane : lanes_) {
     if (!owns(lane)) continue;
     mean_.resize(lane.stripe.count());
-    // Of the workers, who come first.
+    // Only workers send gradients; they are the first ranks.
     const Status status = lane.push->decode(turn, inbox, std::span(mean_));
     if (status.code == Code::skipped) {
-      // Only we know so far. An average of nothing but NaN changes no memory and makes a frame that
-      // tells everybody.
+      // Only this rank knows so far. An average of NaNs changes no memory, and its frame tells all
+      // ranks to skip the step.
       std::fill(mean_.begin(), mean_.end(), std::numeric_limits<float>::quiet_NaN());
     } else if (!status.ok()) {
       return status;
     } else if (!all_within_limit(mean_.data(), mean_.size())) {
-      // Sound gradients, gathered over many steps. To refuse them would be for ever.
+      // The gradients are sound but accumulated over many steps. Refusing them would refuse every
+      // later step too.
       for (float& value : mean_) value = std::clamp(value, -gradient_limit, gradient_limit);
     }
   }
@@ -191,7 +193,8 @@ void StripedCompressor::forget(const Turn& turn, std::span<const float> gradient
   restore_owned();
 }
 
-// What an owner keeps is of averages, to which every rank contributed: back to the bits before.
+// Restores the owner's memory to the bits before the step. It belongs to averages, to which every
+// rank contributed.
 void StripedCompressor::restore_owned() {
   for (const Lane& lane : lanes_) {
     if (owns(lane) && averaged_)

@@ -1,16 +1,16 @@
-// striped.h: split-reduce and parameter servers as a compressor around compressors. Each bucket is
-// cut into stripes, one per owner (a rank, or a server):
+// striped.h: split-reduce and parameter servers, as a compressor that wraps compressors. Each
+// bucket is cut into stripes, one per owner (a rank, or a server):
 //
-//     round 0, scatter   every worker encodes each stripe for itself and sends it to the owner,
-//                        who decodes all of them and averages
-//     round 1, gather    owners encode the averages, with a second residual; everybody decodes the
+//     round 0, scatter   every worker encodes each stripe separately and sends it to the owner,
+//                        which decodes all of them and averages
+//     round 1, gather    owners encode the averages, with a second residual; all ranks decode the
 //                        same bytes
 //
-// So a rank sends about two frames of the bucket whatever the number of workers, where a gather
-// sends one to each. With 1-bit SGD inside this is that paper's double quantisation.
+// So a rank sends about two frames of the bucket for any number of workers, where a gather sends
+// one to each. With onebit inside, this is the double quantisation of the 1-bit SGD paper.
 //
-// Kept overall: the workers' residuals, plus the owners' counted once per worker, since they are of
-// averages.
+// The sum of all residuals is that of the workers, plus that of the owners counted once per worker,
+// because owners' residuals belong to averages.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -27,7 +27,8 @@ namespace thinwire {
 
 class StripedCompressor final : public Compressor {
  public:
-  // `site` is the rank among all, servers included. The parts must fit: see check_fit().
+  // `site` is the rank among all ranks, including servers. Scheme and kind must fit: see
+  // check_fit().
   StripedCompressor(const Config& config, const ExchangeKind& kind, const Bucket& bucket,
                     const Site& site);
 
@@ -45,10 +46,10 @@ class StripedCompressor final : public Compressor {
  private:
   struct Lane {
     Stripe stripe;
-    Stripe average;                    // the same under the owner's names
-    int owner = 0;                     // rank
-    std::unique_ptr<Compressor> push;  // gradients to the owner; null in an empty stripe
-    std::unique_ptr<Compressor> pull;  // the owner's averages to all; null likewise
+    Stripe average;                    // the same stripe under the owner's names
+    int owner = 0;                     // rank of the owner
+    std::unique_ptr<Compressor> push;  // gradients to the owner; null for an empty stripe
+    std::unique_ptr<Compressor> pull;  // averages to all ranks; null for an empty stripe
 
     bool empty() const { return stripe.count() == 0; }
     std::span<float> of(const TensorView& bucket) const {
@@ -71,10 +72,10 @@ class StripedCompressor final : public Compressor {
   std::string who_;
   bool bucket_norm_ = false;  // clips by the norm of the bucket, not of the stripe
   std::vector<Lane> lanes_;
-  std::vector<std::size_t> sizes_;  // of the pieces sent last
-  std::vector<float> mean_;         // of our stripe, from round 0 to round 1
-  Snapshot before_;                 // of our owner's memory: what undo() goes back to
-  bool averaged_ = false;           // ... and whether this step has changed it
+  std::vector<std::size_t> sizes_;  // sizes of the last pieces sent
+  std::vector<float> mean_;         // average of this rank's stripe, from round 0 to round 1
+  Snapshot before_;                 // this owner's memory before the step, for undo()
+  bool averaged_ = false;           // whether this step has changed the owner's memory
 };
 
 }  // namespace thinwire

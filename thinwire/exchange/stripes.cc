@@ -1,4 +1,4 @@
-// stripes.cc: where to cut a bucket.
+// stripes.cc: finds the cuts of a bucket.
 // SPDX-License-Identifier: Apache-2.0
 #include "thinwire/exchange/stripes.h"
 
@@ -7,11 +7,11 @@
 namespace thinwire {
 namespace {
 
-constexpr std::size_t grain = 64;  // elements: keeps the kernels' vectors whole
+constexpr std::size_t grain = 64;  // elements; keeps whole vectors for the kernels
 
 std::size_t distance(std::size_t a, std::size_t b) { return a > b ? a - b : b - a; }
 
-// Elements per row, where the parameter is a matrix (or more) of its count; else 0.
+// Elements per row, where the parameter has at least two dimensions; else 0.
 std::size_t row_of(const Parameter& parameter) {
   if (parameter.shape.size() < 2) return 0;
   std::size_t product = 1;
@@ -20,7 +20,7 @@ std::size_t row_of(const Parameter& parameter) {
   return parameter.count / static_cast<std::size_t>(parameter.shape[0]);
 }
 
-// The best place to cut near `at`, which may be missed by `slack`.
+// The best place to cut, at most `slack` away from `at`.
 std::size_t cut_near(const Bucket& bucket, std::size_t at, std::size_t slack) {
   for (const Parameter& parameter : bucket.parameters) {
     const std::size_t from = parameter.offset, to = from + parameter.count;
@@ -36,7 +36,7 @@ std::size_t cut_near(const Bucket& bucket, std::size_t at, std::size_t slack) {
   return (at + grain / 2) / grain * grain;
 }
 
-// The part [from, to) of a parameter, as a parameter that starts at `offset`.
+// The elements [from, to) of a parameter, as a parameter at `offset`.
 Parameter part_of(const Parameter& parameter, std::size_t from, std::size_t to,
                   std::size_t offset) {
   Parameter part{parameter.name, offset, to - from, parameter.shape};
@@ -58,7 +58,7 @@ Stripe stripe_of(const Bucket& bucket, std::size_t first, std::size_t end) {
     const Parameter& parameter = bucket.parameters[i];
     const std::size_t from = std::max(first, parameter.offset);
     const std::size_t to = std::min(end, parameter.offset + parameter.count);
-    // An empty parameter goes with the element before it, or into the first stripe.
+    // An empty parameter belongs to the stripe of the element before it, or to the first stripe.
     const bool empty_here =
         parameter.count == 0 && parameter.offset <= end && (parameter.offset > first || first == 0);
     if (from >= to && !empty_here) continue;

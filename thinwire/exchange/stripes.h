@@ -1,5 +1,5 @@
-// stripes.h: a bucket cut into stripes, one per owner, of about the same length. The cuts follow
-// from the bucket alone, so all ranks make the same ones.
+// stripes.h: cuts a bucket into stripes of about the same length, one per owner. The cuts depend
+// only on the bucket, so they are the same on all ranks.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -9,10 +9,10 @@
 
 namespace thinwire {
 
-// A parameter, or the part of one that lies in a stripe: as many as the stripe's bucket has
-// parameters, in the same order.
+// A parameter in a stripe, or a part of one. There is one Piece per parameter of the stripe's
+// bucket, in the same order.
 struct Piece {
-  std::size_t parameter = 0;  // its place in the whole bucket
+  std::size_t parameter = 0;  // its index in the whole bucket
   bool whole = true;
 };
 
@@ -24,10 +24,10 @@ struct Stripe {
   std::size_t count() const { return bucket.elements(); }
 };
 
-// A cut falls between parameters where one ends within an eighth of a stripe, else between the rows
-// of a matrix if they are that short, else at a multiple of 64. Stripes of tiny buckets may be
-// empty. Their buckets' numbers are 2 * (`stripes` * bucket + stripe), modulo 2^16; the odd ones are
-// left for the owners' averages: frames tell apart what they carry, and so do random draws.
+// A cut is made between parameters where one ends within an eighth of a stripe, else between the
+// rows of a matrix if they are that short, else at a multiple of 64. Stripes of tiny buckets may be
+// empty. The buckets of the stripes have the numbers 2 * (`stripes` * bucket + stripe), modulo
+// 2^16. Odd numbers are for the owners' averages, so that their frames and random draws differ.
 std::vector<Stripe> cut(const Bucket& bucket, std::size_t stripes);
 
 }  // namespace thinwire

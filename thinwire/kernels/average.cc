@@ -1,4 +1,4 @@
-// average.cc: sums to means, one element after the other.
+// average.cc: sums to means, one element at a time.
 // SPDX-License-Identifier: Apache-2.0
 #include "thinwire/kernels/average.h"
 

@@ -1,4 +1,4 @@
-// cast.cc: arrays of halves, one element after the other.
+// cast.cc: arrays of halves, one element at a time.
 // SPDX-License-Identifier: Apache-2.0
 #include "thinwire/kernels/cast.h"
 

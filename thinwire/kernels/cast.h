@@ -1,7 +1,7 @@
-// cast.h: arrays of f16 and bf16, element by element as core/half.h does it: to nearest, ties to
-// even, overflow to infinity, NaN stays NaN (one and the same). Denormals are kept, whatever the FPU's flush modes for
-// vectors may be. A factor is applied in f32 on the way, so that scaling costs no extra pass.
-// Arrays must not overlap and need no alignment.
+// cast.h: arrays of f16 and bf16, converted as in core/half.h: to nearest, ties to even; overflow
+// gives infinity, and all NaNs map to one NaN. Denormals are kept, whatever the FPU's flush modes.
+// A factor is applied in f32 during the conversion, so that scaling needs no extra pass. Arrays
+// must not overlap and need no alignment.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -14,7 +14,7 @@ namespace thinwire {
 void cast_to_f16(const float* x, std::uint16_t* out, std::size_t count, float factor);
 void cast_to_bf16(const float* x, std::uint16_t* out, std::size_t count, float factor);
 
-// out = float(x) * factor. True when every result is finite; all are written either way.
+// out = float(x) * factor. Returns whether every result is finite; all are written in either case.
 bool cast_from_f16(const std::uint16_t* x, float* out, std::size_t count, float factor);
 bool cast_from_bf16(const std::uint16_t* x, float* out, std::size_t count, float factor);
 
@@ -22,7 +22,7 @@ bool cast_from_bf16(const std::uint16_t* x, float* out, std::size_t count, float
 void add_f16(std::uint16_t* into, const std::uint16_t* from, std::size_t count);
 void add_bf16(std::uint16_t* into, const std::uint16_t* from, std::size_t count);
 
-// The same, one element after the other. Same bits.
+// The plain references. Same bits.
 void cast_to_f16_reference(const float* x, std::uint16_t* out, std::size_t count, float factor);
 void cast_to_bf16_reference(const float* x, std::uint16_t* out, std::size_t count, float factor);
 bool cast_from_f16_reference(const std::uint16_t* x, float* out, std::size_t count, float factor);

@@ -1,12 +1,12 @@
 // cast_hwy.cc: arrays of halves with the widest vectors of the machine. The conversions follow
-// core/half.h in integer steps: those of the CPU differ from it, and from each other, in NaNs.
+// core/half.h in integer arithmetic, because CPUs' own conversions treat NaNs differently.
 // SPDX-License-Identifier: Apache-2.0
 #include "thinwire/kernels/cast.h"
 
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "thinwire/kernels/cast_hwy.cc"
 #include <hwy/foreach_target.h>
-// After foreach_target, as Highway wants it.
+// Highway requires this include after foreach_target.h.
 #include <hwy/highway.h>
 
 #include <limits>
@@ -27,7 +27,7 @@ HWY_INLINE Ints SetInt(std::uint32_t bits) {
   return hn::Set(I32(), static_cast<std::int32_t>(bits));
 }
 
-// Logical, as unsigned bits move.
+// A logical shift, as of unsigned numbers.
 template <int bits>
 HWY_INLINE Ints ShiftDown(Ints x) {
   const hn::RebindToUnsigned<I32> unsigned_tag;
@@ -39,7 +39,7 @@ struct F16 {
     const Ints bits = hn::PromoteTo(I32(), half);
     const Ints magnitude = hn::And(bits, SetInt(0x7fff));
     const Ints shifted = hn::ShiftLeft<13>(magnitude);
-    // 112 more in the exponent, and again for what is not finite.
+    // Adds 112 to the exponent, and 112 again where the number is not finite.
     const Ints bias = SetInt(112u << 23);
     const Ints normal = hn::Add(shifted, bias);
     const Ints wide =
@@ -81,7 +81,7 @@ struct Bf16 {
   }
 };
 
-// These three return how many elements they did; the reference does the few that are left.
+// These three return the number of elements done; the reference does the remaining few.
 template <typename Half>
 HWY_INLINE std::size_t CastTo(const float* x, std::uint16_t* out, std::size_t count, float factor) {
   const std::size_t lanes = hn::Lanes(F32());

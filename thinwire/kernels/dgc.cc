@@ -1,4 +1,4 @@
-// dgc.cc: Deep Gradient Compression, one element after the other.
+// dgc.cc: Deep Gradient Compression, one element at a time.
 // SPDX-License-Identifier: Apache-2.0
 #include "thinwire/kernels/dgc.h"
 

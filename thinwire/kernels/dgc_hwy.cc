@@ -5,7 +5,7 @@
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "thinwire/kernels/dgc_hwy.cc"
 #include <hwy/foreach_target.h>
-// After foreach_target, as Highway wants it.
+// Highway requires this include after foreach_target.h.
 #include <hwy/highway.h>
 
 HWY_BEFORE_NAMESPACE();
@@ -13,8 +13,8 @@ namespace thinwire {
 namespace HWY_NAMESPACE {
 namespace hn = hwy::HWY_NAMESPACE;
 
-// One call. Functions that may take elements out are given how many were picked before, and return
-// how many are now: a count in memory would make each vector wait for the stores of the last.
+// One call of the pass. Functions that may pick survivors take the number picked so far and return
+// the new number. A count in memory would make each vector wait for the stores of the previous one.
 template <Accumulate accumulate>
 class Pass {
  public:
@@ -40,7 +40,7 @@ class Pass {
   }
 
  private:
-  // u' and v' of the vector at i; returns d.
+  // Computes u' and v' of the vector at i, and returns d.
   static HWY_INLINE V advance(const float* g, const float* old_u, const float* old_v, std::size_t i,
                               V scale, V momentum, V& u, V& v) {
     const D d;
@@ -74,9 +74,9 @@ class Pass {
     return hn::AllTrue(D(), hn::And(hn::And(a, b), hn::And(c, d)));
   }
 
-  // Sweeps groups of four vectors as long as nothing passes, and nothing is refused, which is nearly
-  // always. Returns the group where something does, untouched. Everything is local, so that the loop
-  // keeps it in registers across its own stores.
+  // Processes groups of four vectors while no element survives and none is refused, which is the
+  // usual case. Stops before the first other group, which it leaves unchanged, and returns its
+  // position. All values are local, so that the loop keeps them in registers across its own stores.
   HWY_INLINE std::size_t quiet(std::size_t i, std::size_t end) const {
     const D d;
     const std::size_t lanes = hn::Lanes(d);
@@ -105,8 +105,8 @@ class Pass {
     return i;
   }
 
-  // Four vectors in which something passes. All four are compressed without asking which, since a
-  // branch guessed wrongly costs more.
+  // Four vectors with a survivor. All four are compressed, because a mispredicted branch would cost
+  // more.
   HWY_INLINE std::size_t four(std::size_t i, std::size_t lanes, std::size_t picked) {
     const std::size_t i1 = i + lanes, i2 = i1 + lanes, i3 = i2 + lanes;
     V u0 = hn::Zero(D()), u1 = u0, u2 = u0, u3 = u0, v0 = u0, v1 = u0, v2 = u0, v3 = u0;
@@ -122,7 +122,7 @@ class Pass {
     return advance(g_, u_, v_, i, hn::Set(D(), rule_.scale), hn::Set(D(), rule_.momentum), u, v);
   }
 
-  // One vector, with all that can happen in it.
+  // One vector, in the general case.
   HWY_NOINLINE std::size_t one(std::size_t i, std::size_t picked) {
     const D d;
     V u = hn::Zero(d), v = u;
@@ -152,13 +152,13 @@ class Pass {
 
   HWY_INLINE void keep(std::size_t i, V u, V v) const { store(u_, v_, i, u, v); }
 
-  // Whole vectors are written: picked <= i, so they end inside the lists. A compressing store would
-  // write less but is microcode on Zen 4.
+  // Writes whole vectors: picked <= i, so they end inside the lists. A compressing store would
+  // write less, but it is microcode on Zen 4.
   HWY_INLINE std::size_t append(std::size_t i, V u, V v, hn::Mask<D> taken,
                                 std::size_t picked) const {
     const D d;
     const hn::RebindToUnsigned<D> du;
-    // Iota of a constant is one load; of a variable, lanes through memory and a stall.
+    // Iota of a constant is one load. Iota of a variable goes through memory and stalls.
     const auto index =
         hn::Add(hn::Set(du, first_ + static_cast<std::uint32_t>(i)), hn::Iota(du, 0));
     hn::StoreU(hn::Compress(index, hn::RebindMask(du, taken)), du, out_.index + picked);
@@ -167,7 +167,7 @@ class Pass {
     return picked + hn::CountTrue(d, taken);
   }
 
-  // Less than a vector is left: the reference does it.
+  // The reference does the rest, which is shorter than a vector.
   DgcTally rest(std::size_t i, std::size_t count, std::size_t picked) const {
     const Picked out{out_.index + picked, out_.value + picked,
                      has_u ? out_.velocity + picked : nullptr};

@@ -1,4 +1,4 @@
-// draw-inl.h: draw.h a vector at a time, for the Highway kernels.
+// draw-inl.h: the random numbers of draw.h, one vector at a time, for the Highway kernels.
 // SPDX-License-Identifier: Apache-2.0
 #if defined(THINWIRE_KERNELS_DRAW_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef THINWIRE_KERNELS_DRAW_INL_H_
@@ -19,7 +19,7 @@ namespace hn = hwy::HWY_NAMESPACE;
 
 #if THINWIRE_HAVE_GROUPS
 
-// The draws of consecutive elements, 32 at a time: vectors of them in the order of the elements.
+// The draws of consecutive elements, 32 at a time, as vectors in the order of the elements.
 class Draws {
  public:
   using D = hn::ScalableTag<std::uint32_t>;
@@ -41,7 +41,7 @@ class Draws {
     }
   }
 
-  // The high 16 bits of them.
+  // The high 16 bits of the draws.
   HWY_INLINE void high_halves(V* out) {
     for (std::size_t k = 0; k < vectors / 2; ++k) {
       const V x = hash();

@@ -1,13 +1,13 @@
-// draw.h: random draws for kernels that round at random: 32 bits as a function of (key, element),
-// in 32-bit steps that every vector unit and GPU has. core/random.h is the better generator, at the
-// price of 64-bit products, which cost a vector unit five times as much.
+// draw.h: random numbers for kernels with stochastic rounding: 32 bits as a function of (key,
+// element), by 32-bit operations that every vector unit and GPU has. core/random.h is a better
+// generator, but its 64-bit products cost a vector unit five times as much.
 //
-// Two elements share a hash: i and i + 16 of each 32. The second takes it with its halves swapped, so
-// each alone is uniform to the last bit, and what one says of the other lies below 2^-16. The hash,
-// within a key, is a permutation of all 32-bit numbers: a Weyl sequence through two rounds of shift,
-// xor and multiply. The second half of the key enters between the rounds by xor, so that keys whose
-// sequences overlap still give unrelated draws. Use the high bits. tests/kernels/draw_test.cc tests
-// them.
+// Elements i and i + 16 of each 32 share a hash. The second one swaps the halves of the hash, so
+// each number alone is uniform to the last bit, and their dependence is below 2^-16. For one key
+// the hash is a permutation of all 32-bit numbers: a Weyl sequence through two rounds of shift, xor
+// and multiply. The second half of the key is xored in between the rounds, so that keys whose
+// sequences overlap still give unrelated numbers. Use the high bits. tests/kernels/draw_test.cc
+// tests them.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 

@@ -1,6 +1,6 @@
-// groups-inl.h: what the Highway quantisers share: x = g + v, sums, signs as bits, lanes as
-// bytes. Local arrays hold whole groups of 64 elements, the last one padded, so that no loop over them
-// has a tail; arrays of callers and bytes on the wire are exact.
+// groups-inl.h: the parts that the Highway quantisers share: x = g + v, sums, signs as bits, lanes
+// as bytes. Local arrays hold whole groups of 64 elements, the last one padded, so that loops over
+// them need no tail. Callers' arrays and wire bytes have no padding.
 // SPDX-License-Identifier: Apache-2.0
 #if defined(THINWIRE_KERNELS_GROUPS_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef THINWIRE_KERNELS_GROUPS_INL_H_
@@ -20,7 +20,7 @@
 #include "thinwire/kernels/norm.h"
 
 // Where vectors have one lane, or a length that is only known at run time, kernels that work on
-// groups leave everything to their references.
+// groups call their references.
 #undef THINWIRE_HAVE_GROUPS
 #define THINWIRE_HAVE_GROUPS (!HWY_HAVE_SCALABLE && HWY_TARGET != HWY_SCALAR)
 
@@ -53,8 +53,8 @@ HWY_INLINE Floats TakenIn(Floats g, Floats v) {
                         hn::Set(F32(), std::numeric_limits<float>::infinity()));
 }
 
-// x = g + v, or g where v is null, padded to whole groups: in `room`, or g itself where nothing is
-// to be added or padded.
+// x = g + v (x = g where v is null), padded to whole groups. The result is in `room`, or it is g
+// itself where there is nothing to add or pad.
 HWY_INLINE const float* TakeIn(const float* g, const float* v, std::size_t count, float* room,
                                bool pad_with_last) {
   if (v == nullptr && count % group == 0) return g;
@@ -70,7 +70,7 @@ HWY_INLINE const float* TakeIn(const float* g, const float* v, std::size_t count
   return room;
 }
 
-// The sum of the lanes as a tree: those of the upper half to those of the lower, and so on.
+// The sum of the lanes as a tree: the upper half is added to the lower half, and so on.
 template <class D>
 HWY_INLINE hn::TFromD<D> AddHalves(D /*d*/, hn::Vec<D> v) {
   if constexpr (hn::MaxLanes(D()) == 1) {
@@ -81,7 +81,7 @@ HWY_INLINE hn::TFromD<D> AddHalves(D /*d*/, hn::Vec<D> v) {
   }
 }
 
-// The same for the lanes of several vectors, a power of two.
+// The same for the lanes of several vectors; their number is a power of two.
 template <class D, std::size_t count>
 HWY_INLINE hn::TFromD<D> AddHalves(D d, hn::Vec<D> (&sums)[count]) {
   for (std::size_t half = count / 2; half > 0; half /= 2) {
@@ -90,7 +90,7 @@ HWY_INLINE hn::TFromD<D> AddHalves(D d, hn::Vec<D> (&sums)[count]) {
   return AddHalves(d, sums[0]);
 }
 
-// The largest bit pattern of |x|: above 0x7f7fffff where something is not finite.
+// The largest bit pattern of |x|. It is above 0x7f7fffff when an element is not finite.
 HWY_INLINE std::int32_t LargestBits(const float* x, std::size_t count) {
   Ints most = hn::Zero(I32());
   for (std::size_t i = 0; i < count; i += lanes)
@@ -126,7 +126,7 @@ HWY_INLINE std::uint64_t WordOf(hn::Mask<I32> mask) {
 // A bit per lane: its sign.
 HWY_INLINE std::uint64_t SignsOf(Ints pattern) { return WordOf(hn::Lt(pattern, hn::Zero(I32()))); }
 
-// The lanes from `first` on of a group's signs, as the sign bits of floats.
+// The signs of a group from lane `first` on, as the sign bits of floats.
 HWY_INLINE Floats SignBits(std::uint64_t signs, std::size_t first) {
   std::uint8_t bits[8];
   signs >>= first;
@@ -134,7 +134,7 @@ HWY_INLINE Floats SignBits(std::uint64_t signs, std::size_t first) {
   return hn::IfThenElseZero(hn::LoadMaskBits(F32(), bits), hn::Set(F32(), -0.0f));
 }
 
-// Writes the signs of a group of which `left` elements are there; the unused bits are zero.
+// Writes the signs of a group with `left` elements. Unused bits are zero.
 HWY_INLINE void StoreSigns(std::uint64_t signs, std::size_t left, std::uint8_t* at) {
   if (HWY_LIKELY(left >= group)) {
     std::memcpy(at, &signs, sizeof signs);
@@ -150,7 +150,7 @@ HWY_INLINE V Select(V mask, V yes, V no) {
   return hn::Or(hn::And(mask, yes), hn::AndNot(mask, no));
 }
 
-// One byte, 0, 2 or 3, of each lane of four vectors; in every lane those of a, c, b, d.
+// Takes byte 0, 2 or 3 of each lane of four vectors. Every result lane holds those of a, c, b, d.
 template <int byte>
 HWY_INLINE Bytes MixBytes(Ints a, Ints b, Ints c, Ints d) {
   const hn::Repartition<std::uint16_t, F32> half;
@@ -171,7 +171,7 @@ HWY_INLINE Bytes MixBytes(Ints a, Ints b, Ints c, Ints d) {
   return hn::OddEven(hn::BitCast(U8(), cd), hn::BitCast(U8(), ab));
 }
 
-// What MixBytes() gave, in the order of the elements: a, then b, c, d.
+// Puts the result of MixBytes() into the order of the elements: a, then b, c, d.
 HWY_INLINE Bytes InOrder(Bytes mixed) {
   HWY_ALIGN static constexpr std::uint8_t by_vector[16] = {0, 4, 8, 12, 2, 6, 10, 14,
                                                            1, 5, 9, 13, 3, 7, 11, 15};
@@ -184,7 +184,7 @@ HWY_INLINE Bytes InOrder(Bytes mixed) {
   return hn::BitCast(U8(), hn::TableLookupLanes(blocks, hn::SetTableIndices(I32(), from)));
 }
 
-// That byte of every lane of a group's vectors.
+// That byte of every lane of all vectors of a group, in order.
 template <int byte>
 HWY_INLINE void StoreBytes(const Ints* wide, std::uint8_t* to) {
   for (std::size_t k = 0; k < group / lanes; k += 4) {

@@ -1,4 +1,4 @@
-// int8.cc: blocks of bytes, one element after the other.
+// int8.cc: blocks of bytes, one element at a time.
 // SPDX-License-Identifier: Apache-2.0
 #include "thinwire/kernels/int8.h"
 
@@ -14,7 +14,7 @@ namespace {
 
 constexpr float smallest_step = 0x1p-100f;
 
-// A sum with int8_rounder has the nearest integer in its low bits.
+// The sum with int8_rounder has the nearest integer in its low bits.
 std::uint8_t code_of(const Int8Rule& rule, const Int8Scale& scale, float x, std::uint32_t draw) {
   const float place = (x - scale.lo) * scale.inverse;
   if (!rule.random)
@@ -53,7 +53,7 @@ bool encode_block(const Int8Rule& rule, const float* g, float* v, std::size_t co
 
 Int8Scale int8_scale(float smallest, float largest, bool finite) {
   Int8Scale scale;
-  scale.lo = smallest + 0.0f;  // one zero, whichever of the two was found first
+  scale.lo = smallest + 0.0f;  // turns -0 into +0, so that the order of elements does not matter
   scale.step = (largest - smallest) / 255;
   if (!finite || !std::isfinite(scale.lo + 255 * scale.step)) return {0, 0, 0, false};
   if (scale.step < smallest_step) scale.step = 0;

@@ -7,7 +7,7 @@
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "thinwire/kernels/int8_hwy.cc"
 #include <hwy/foreach_target.h>
-// After foreach_target, as Highway wants it.
+// Highway requires this include after foreach_target.h.
 #include <hwy/highway.h>
 
 #include "thinwire/kernels/draw-inl.h"
@@ -20,7 +20,7 @@ namespace hn = hwy::HWY_NAMESPACE;
 
 #if THINWIRE_HAVE_GROUPS
 
-// x of a block in whole groups, in `room` unless it is g itself, and its scale.
+// Computes x of a block in whole groups (in `room`, unless it is g itself) and its scale.
 template <bool has_v>
 HWY_INLINE Int8Scale Survey(const float* g, const float* v, std::size_t padded, float* room) {
   Floats smallest = hn::LoadU(F32(), g), largest;
@@ -42,7 +42,7 @@ HWY_INLINE Int8Scale Survey(const float* g, const float* v, std::size_t padded, 
                     hn::GetLane(hn::MaxOfLanes(I32(), most)) < 0x7f800000);
 }
 
-// Codes of whole groups, and with `rest` what they leave of x.
+// Writes the codes of whole groups, and with `rest` the rounding errors.
 template <bool random, bool has_rest>
 HWY_INLINE void Codes(const float* x, std::size_t padded, const Int8Scale& scale, DrawKey key,
                       std::uint32_t first, std::uint8_t* codes, float* rest) {
@@ -75,7 +75,7 @@ HWY_INLINE void Codes(const float* x, std::size_t padded, const Int8Scale& scale
   }
 }
 
-// A block of x in whole groups, its residual, room for as many, and what was found.
+// One block: x in whole groups, its residual, scratch memory of that size, and its scale.
 struct Part {
   const float* x;
   float *v, *room;

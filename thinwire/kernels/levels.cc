@@ -1,4 +1,4 @@
-// levels.cc: streams of bits, one number after the other.
+// levels.cc: streams of bits, one number at a time.
 // SPDX-License-Identifier: Apache-2.0
 #include "thinwire/kernels/levels.h"
 

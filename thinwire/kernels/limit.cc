@@ -1,4 +1,4 @@
-// limit.cc: the limit of a gradient, one element after the other.
+// limit.cc: the limit of a gradient, one element at a time.
 // SPDX-License-Identifier: Apache-2.0
 #include "thinwire/kernels/limit.h"
 

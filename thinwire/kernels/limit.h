@@ -1,10 +1,10 @@
-// limit.h: which elements of a gradient memory takes in: those of magnitude at most gradient_limit.
-// Anything larger, NaN and infinity are refused: the element's memory stays as it was, and the step
-// is skipped. With this limit no sum of a momentum, of a residual or over the workers overflows, so
-// the rank that refused an element is always the one whose gradient was bad.
+// limit.h: the limit of a gradient's elements, and the kinds of memory. A memory accepts elements
+// of magnitude at most gradient_limit. It refuses larger ones, NaN and infinity: the memory of such
+// an element is unchanged, and the step is skipped. Within this limit no sum of a momentum, of a
+// residual or over the workers overflows, so the rank that refuses an element is always the one
+// with the bad gradient.
 //
-// What a refused step had taken in is found again from the gradient alone: take_out() is the way
-// back for every memory, whatever its scheme.
+// A refused step is taken back from the gradient alone: take_out() does this for every memory.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -15,23 +15,23 @@
 
 namespace thinwire {
 
-// About 1.2e27: far above any gradient that trains, and so far below the largest float that it takes
-// 2^37 such elements to sum up to that.
+// About 1.2e27: far above any useful gradient, and so far below the largest float that only 2^37
+// such elements add up to it.
 inline constexpr float gradient_limit = 0x1p90f;
 
 inline bool within_limit(float x) { return std::fabs(x) <= gradient_limit; }
 
-// g + v as a quantiser sees it: infinite where g is beyond the limit, so that whoever measures a group
-// refuses it.
+// g + v, the input of a quantiser. It is infinite where g is beyond the limit, so that the scale of
+// its group becomes infinite and the group is refused.
 inline float taken_in(float g, float v) {
   return within_limit(g) ? g + v : std::numeric_limits<float>::infinity();
 }
 
-// Whether all of x are within the limit. 4 bytes of memory traffic per element.
+// Whether all elements of x are within the limit. 4 bytes of memory traffic per element.
 bool all_within_limit(const float* x, std::size_t count);
 bool all_within_limit_reference(const float* x, std::size_t count);
 
-// What a memory makes of d, the scaled gradient:
+// The kinds of memory, and how each accumulates d, the scaled gradient:
 //
 //     none       nothing is kept
 //     residual   v' = v + d
@@ -39,14 +39,25 @@ bool all_within_limit_reference(const float* x, std::size_t count);
 //     nesterov   u' = m*(u + d), v' = v + (u' + d)
 enum class Accumulate : std::uint8_t { none, residual, momentum, nesterov };
 
-// v += g where g is within the limit: the slow way, for groups that are not coded.
+constexpr bool has_residual(Accumulate kind) { return kind != Accumulate::none; }
+constexpr bool has_momentum(Accumulate kind) {
+  return kind == Accumulate::momentum || kind == Accumulate::nesterov;
+}
+
+// The memory of a scheme: its kind, and the momentum factor m.
+struct MemoryRule {
+  Accumulate accumulate = Accumulate::momentum;
+  float momentum = 0.9f;
+};
+
+// v += g where g is within the limit: a plain loop, for groups that were refused.
 void add_within_limit(const float* g, float* v, std::size_t count);
 
-// From u' and v' back to v, to rounding: what was added for d = scale * g is subtracted where d is
-// within the limit. `sent` (or null) is what v' lacks because it was sent. Momentum starts anew:
-// u = 0. What is less than the rounding of these sums counts as nothing, so that however large g
-// and sent are, no more than twice what was there is left. u and v may be null where `accumulate`
-// has none.
+// Undoes an accumulation up to rounding: goes from u' and v' back to v, by subtracting what was
+// added for d = scale * g where d is within the limit. `sent` (or null) is what was sent and
+// therefore missing in v'. The momentum restarts: u = 0. A result below the rounding error of these
+// sums becomes 0, so that at most twice the earlier residual is left, however large g and sent are.
+// u and v may be null where `accumulate` does not use them.
 void take_out(Accumulate accumulate, float scale, const float* g, const float* sent, float* u,
               float* v, std::size_t count);
 

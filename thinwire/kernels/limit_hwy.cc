@@ -5,7 +5,7 @@
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "thinwire/kernels/limit_hwy.cc"
 #include <hwy/foreach_target.h>
-// After foreach_target, as Highway wants it.
+// Highway requires this include after foreach_target.h.
 #include <hwy/highway.h>
 
 HWY_BEFORE_NAMESPACE();
@@ -13,8 +13,8 @@ namespace thinwire {
 namespace HWY_NAMESPACE {
 namespace hn = hwy::HWY_NAMESPACE;
 
-// Among bit patterns of magnitudes NaN is above infinity, so the largest tells. Four of them, so
-// that no vector waits for the one before.
+// Compares bit patterns of magnitudes, where NaN is above infinity, so their maximum decides. There
+// are four maxima, so that no vector waits for the previous one.
 bool AllWithinLimit(const float* x, std::size_t count) {
   const hn::ScalableTag<float> d;
   const hn::RebindToSigned<decltype(d)> di;

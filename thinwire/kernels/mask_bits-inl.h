@@ -1,5 +1,5 @@
-// mask_bits-inl.h: masks of vectors as bits in memory and back, lowest bit first, for any vector
-// width. Included once per target, by *_hwy.cc files only.
+// mask_bits-inl.h: converts vector masks to bits in memory and back, lowest bit first, for every
+// vector width. Only *_hwy.cc files include it, once per target.
 // SPDX-License-Identifier: Apache-2.0
 #if defined(THINWIRE_KERNELS_MASK_BITS_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef THINWIRE_KERNELS_MASK_BITS_INL_H_
@@ -17,11 +17,11 @@ HWY_BEFORE_NAMESPACE();
 namespace thinwire {
 namespace HWY_NAMESPACE {
 
-// Elements that the loops of this kind take at a time.
+// Elements per iteration of such loops.
 constexpr std::size_t bits_block = 32;
 
-// Highway may write eight bytes where a mask fills fewer. So loops go on only while 64 elements are
-// left: what is touched behind a mask is then inside the call's own bits, and written again later.
+// Highway may write eight bytes where a mask fills fewer. So these loops run only while 64 elements
+// are left: the bytes after a mask then belong to this call, which overwrites them later.
 constexpr std::size_t bits_margin = 64;
 
 // The bits of a vector whose first lane is element `at`.

@@ -1,4 +1,4 @@
-// natural.cc: powers of two, one element after the other.
+// natural.cc: powers of two, one element at a time.
 // SPDX-License-Identifier: Apache-2.0
 #include "thinwire/kernels/natural.h"
 

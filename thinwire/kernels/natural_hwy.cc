@@ -5,7 +5,7 @@
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "thinwire/kernels/natural_hwy.cc"
 #include <hwy/foreach_target.h>
-// After foreach_target, as Highway wants it.
+// Highway requires this include after foreach_target.h.
 #include <hwy/highway.h>
 
 #include "thinwire/kernels/draw-inl.h"
@@ -18,7 +18,7 @@ namespace hn = hwy::HWY_NAMESPACE;
 
 #if THINWIRE_HAVE_GROUPS
 
-// Whole groups, so that signs fill whole words; returns how many elements it did.
+// Codes whole groups, so that signs fill whole words. Returns the number of elements done.
 template <bool has_v>
 HWY_INLINE std::size_t EncodeGroups(const float* HWY_RESTRICT g, float* HWY_RESTRICT v,
                                     std::size_t count, DrawKey key, std::uint32_t first,

@@ -5,7 +5,7 @@
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "thinwire/kernels/norm_hwy.cc"
 #include <hwy/foreach_target.h>
-// After foreach_target, as Highway wants it.
+// Highway requires this include after foreach_target.h.
 #include <hwy/highway.h>
 
 HWY_BEFORE_NAMESPACE();
@@ -16,7 +16,7 @@ namespace hn = hwy::HWY_NAMESPACE;
 double SquaredNorm(const float* x, std::size_t count) {
   double sums[16] = {};
   std::size_t i = 0;
-  // Vectors of a size unknown to the compiler cannot form an array; there the plain sums do it.
+  // Vectors of unknown length cannot form an array; then the plain sums are used.
 #if !HWY_HAVE_SCALABLE
   const hn::CappedTag<double, 16> d;
   const hn::Rebind<float, decltype(d)> narrow;

@@ -1,5 +1,5 @@
-// packing-inl.h: levels of 1 to 8 bits as a stream of bits and back (levels.h), vectors at a time, for
-// the Highway kernels.
+// packing-inl.h: converts levels of 1 to 8 bits to a bit stream and back (levels.h), one vector at
+// a time, for the Highway kernels.
 // SPDX-License-Identifier: Apache-2.0
 #if defined(THINWIRE_KERNELS_PACKING_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef THINWIRE_KERNELS_PACKING_INL_H_
@@ -47,8 +47,8 @@ HWY_INLINE void StoreBlocks(D d, hn::Vec<D> v, std::uint8_t* to, std::size_t str
   }
 }
 
-// Levels to a stream of bits. In each word eight bytes move together in three steps: pairs, fours,
-// all; above the fields is rubbish, which the next step or the shuffle leaves behind.
+// Packs levels into a bit stream. The eight bytes of each word are joined in three steps: pairs,
+// fours, all. Bits above the fields are garbage; the next step or the shuffle drops them.
 class Packer {
  public:
   HWY_INLINE explicit Packer(unsigned bits) : bits_(bits) {
@@ -63,8 +63,8 @@ class Packer {
     close_ = hn::LoadDup128(U8(), from);
   }
 
-  // Levels are in whole groups, of which the padding is zero. Up to `end` what is behind them may be
-  // overwritten: it is written later.
+  // Levels come in whole groups with zero padding. Bytes after the result, up to `end`, may be
+  // overwritten: they are written later.
   HWY_INLINE void pack(const std::uint8_t* levels, std::size_t count, std::uint8_t* out,
                        const std::uint8_t* end) const {
     if (bits_ == 8) {
@@ -89,17 +89,17 @@ class Packer {
     auto words = hn::BitCast(U64(), hn::LoadU(U8(), levels));
     for (std::size_t k = 0; k < 3; ++k)
       words = Select(low_[k], words, hn::ShiftRightSame(words, shift_[k]));
-    // Ascending: each block covers the zeros behind the last one.
+    // In ascending order, so that each block overwrites the zeros after the previous one.
     StoreBlocks(U8(), hn::TableLookupBytes(hn::BitCast(U8(), words), close_), out, 2 * bits_);
   }
 
   unsigned bits_;
-  hn::Vec<U64> low_[3];  // the bits that the lower of each two fields keeps
-  int shift_[3];         // how far the upper one moves
-  Bytes close_;          // where the bytes of a block's two words are
+  hn::Vec<U64> low_[3];  // mask of the lower field of each pair
+  int shift_[3];         // shift of the upper field of each pair
+  Bytes close_;          // shuffle that joins the bytes of a block's two words
 };
 
-// The way back.
+// Unpacks levels from a bit stream.
 class Unpacker {
  public:
   HWY_INLINE explicit Unpacker(unsigned bits) : bits_(bits) {
@@ -115,7 +115,8 @@ class Unpacker {
     field_ = hn::Set(U8(), static_cast<std::uint8_t>((1u << bits) - 1));
   }
 
-  // Writes whole vectors. Up to `end` there are bytes to read, level_bytes(count, bits) at least.
+  // Writes whole vectors. Bytes up to `end` are readable; there are at least level_bytes(count,
+  // bits).
   HWY_INLINE void unpack(const std::uint8_t* in, const std::uint8_t* end, std::size_t count,
                          std::uint8_t* levels) const {
     if (bits_ == 8) {

@@ -1,4 +1,4 @@
-// qsgd.cc: random levels, one element after the other.
+// qsgd.cc: random levels, one element at a time.
 // SPDX-License-Identifier: Apache-2.0
 #include "thinwire/kernels/qsgd.h"
 
@@ -15,7 +15,7 @@ namespace thinwire {
 namespace {
 
 constexpr float smallest_norm = 0x1p-100f;
-// Levels times their unit round: near the largest float they would leave it.
+// level * unit is rounded, so near the largest float it would overflow.
 constexpr float largest_norm = 0x1p127f;
 
 double l2_norm(const float* x, std::size_t count) {

@@ -1,18 +1,20 @@
-// qsgd.h: QSGD's quantiser (Alistarh et al. 2017). In a bucket with norm |x| an element becomes one
-// of s = 2^bits - 1 levels, rounded at random such that the mean is exact:
+// qsgd.h: the quantiser of QSGD (Alistarh et al. 2017). It rounds an element to one of s = 2^bits -
+// 1 levels of its bucket's norm at random, with the exact mean:
 //
 //     l = s |x_i| / norm,  level = floor(l), or one more with probability l - floor(l)
 //     value = sign(x_i) level norm / s
 //
-// l is taken to the nearest multiple of 2^-16 (with 8 bits: 2^-15), and the draw has as many bits:
-// the mean is right to half of that, in levels. |x_i| <= norm holds after all roundings, so the top
-// level is never passed, and reached by x_i = norm.
+// l is rounded to the nearest multiple of 2^-16 (2^-15 with 8 bits), and the draw has as many bits,
+// so the mean is exact to half of that, in levels. |x_i| <= norm holds after all roundings, so no
+// level exceeds the top level; x_i = norm reaches it.
 //
-// The L2 norm is a sum in float: element i of the bucket belongs to sum i % 32, and the sums are
-// added as a tree. Where that leaves the range in which squares are sound, it is the one of norm.h.
+// The L2 norm is summed in float: element i of the bucket goes to sum i % 32, and the sums are
+// added as a tree. Where this leaves the range in which squares are safe, the norm of norm.h is
+// used.
 //
-// A bucket on the wire, packed: the norm as f32, a bit of sign per element, `bits` bits of level per
-// element, each plane padded to a byte. A bucket whose norm is below 2^-100 has norm 0 and is zero.
+// A packed bucket on the wire is the norm as f32, a sign bit per element, and `bits` bits of level
+// per element, each plane padded to a byte. A bucket whose norm is below 2^-100 has norm 0 and is
+// zero.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -41,27 +43,30 @@ constexpr std::size_t qsgd_bytes(const QsgdRule& rule, std::size_t count) {
          (rest == 0 ? 0 : qsgd_bucket_bytes(rule, rest));
 }
 
-// Codes x = g + v (v null: x = g) into qsgd_bytes(rule, count) bytes, packed, and leaves x - value
-// in v. `first` is the first element's number for its draw, a multiple of the bucket. False where a
-// bucket has an x that is not finite or a norm that no float holds, or with v a g beyond the limit
-// (limit.h): that bucket is coded as zeros, and v takes in what of g is within it. One pass over memory: 4 bytes per element and what is written, 12 with v.
+// Codes x = g + v (x = g where v is null) into qsgd_bytes(rule, count) packed bytes, and sets
+// v = x - value. `first` is the number of the first element, for its random draw; it is a multiple
+// of the bucket. Returns false when a bucket has an x that is not finite, a norm that overflows
+// f32, or (with v) a g beyond the limit (limit.h). Such a bucket is coded as zeros, and v adds the
+// elements of g that are within the limit. One pass over memory: 4 bytes per element (12 with v)
+// plus the output.
 bool qsgd_encode(const QsgdRule& rule, const float* g, float* v, std::size_t count, DrawKey key,
                  std::uint32_t first, std::uint8_t* out);
-// target += share * value. False where a bucket is none that an encoder writes.
+// target += share * value. Returns false when a bucket has bytes that no encoder writes.
 bool qsgd_add(const QsgdRule& rule, const std::uint8_t* in, std::size_t count, float share,
               float* target);
 
-// One bucket, for forms other than the packed one: norm, levels (room for a whole bucket), signs.
+// One bucket, for other forms than the packed one: norm, levels (with room for a whole bucket) and
+// signs.
 bool qsgd_quantise(const QsgdRule& rule, const float* g, float* v, std::size_t count, DrawKey key,
                    std::uint32_t first, float& norm, std::uint8_t* levels, std::uint8_t* signs);
 void qsgd_apply(const QsgdRule& rule, float norm, const std::uint8_t* levels,
                 const std::uint8_t* signs, std::size_t count, float share, float* target);
-// Whether an encoder could have written this norm; and this packed bucket of `count` elements: a
-// sound norm, nothing but zeros behind one of 0, zeros behind the last sign and level.
+// Whether an encoder could have written this norm, or this packed bucket of `count` elements: the
+// norm is sound, a norm of 0 is followed by zeros only, and padding bits are zero.
 bool qsgd_norm_is_sound(float norm);
 bool qsgd_bucket_is_sound(const QsgdRule& rule, const std::uint8_t* in, std::size_t count);
 
-// The same, one element after the other. Same bits.
+// The plain references. Same bits.
 bool qsgd_encode_reference(const QsgdRule& rule, const float* g, float* v, std::size_t count,
                            DrawKey key, std::uint32_t first, std::uint8_t* out);
 bool qsgd_add_reference(const QsgdRule& rule, const std::uint8_t* in, std::size_t count,
@@ -73,7 +78,7 @@ bool qsgd_quantise_reference(const QsgdRule& rule, const float* g, float* v, std
 void qsgd_apply_reference(const QsgdRule& rule, float norm, const std::uint8_t* levels,
                           const std::uint8_t* signs, std::size_t count, float share, float* target);
 
-// The numbers of a bucket, shared so that all agree on them.
+// The numbers of a bucket, computed in one place for all vector widths.
 struct QsgdScale {
   float norm = 0;
   float unit = 0;     // the value of level 1
@@ -82,9 +87,9 @@ struct QsgdScale {
 };
 QsgdScale qsgd_scale(const QsgdRule& rule, double norm);
 constexpr unsigned qsgd_places(const QsgdRule& rule) { return rule.bits < 8 ? 16 : 15; }
-// Added to a float below 2^23 it leaves the nearest integer in the low bits.
+// Adding this to a float below 2^23 leaves the nearest integer in its low bits.
 inline constexpr float qsgd_rounder = 0x1p23f;
-// Whether the L2 norm can be made of this sum of squares.
+// Whether the L2 norm can be computed from this sum of squares.
 constexpr bool qsgd_sum_is_sound(float sum) { return sum >= 0x1p-60f && sum <= 0x1p100f; }
 
 }  // namespace thinwire

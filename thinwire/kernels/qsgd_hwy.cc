@@ -5,7 +5,7 @@
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "thinwire/kernels/qsgd_hwy.cc"
 #include <hwy/foreach_target.h>
-// After foreach_target, as Highway wants it.
+// Highway requires this include after foreach_target.h.
 #include <hwy/highway.h>
 
 #include <bit>
@@ -41,8 +41,8 @@ HWY_INLINE double NormOf(const QsgdRule& rule, const float* x, std::size_t padde
   return std::bit_cast<float>(LargestBits(x, padded));
 }
 
-// The levels of 32 elements, each in byte 2 of its lane, with `rest` what they leave of x; returns
-// their signs.
+// Computes the levels of 32 elements, each in byte 2 of its lane, and with `rest` the rounding
+// errors. Returns the signs.
 template <bool byte_levels, bool has_rest>
 HWY_INLINE std::uint64_t Levels32(const float* x, Floats inverse, Floats unit, Draws& draws,
                                   Ints* levels, float* rest) {
@@ -83,7 +83,7 @@ HWY_INLINE void Levels(const float* x, std::size_t count, const QsgdScale& scale
   }
 }
 
-// A bucket of x in whole groups, its residual, room for as many, and what was found.
+// One bucket: x in whole groups, its residual, scratch memory of that size, and its scale.
 struct Part {
   const float* x;
   float *v, *room;
@@ -156,7 +156,7 @@ bool QsgdEncode(const QsgdRule& rule, const float* g, float* v, std::size_t coun
   return finite;
 }
 
-// Levels in whole groups; the last, partial one is done by the reference.
+// Adds the levels of whole groups. The reference does the last, partial group.
 HWY_INLINE void Apply(const QsgdRule& rule, float norm, const std::uint8_t* levels,
                       const std::uint8_t* signs, std::size_t count, float share, float* target) {
   const Floats unit = hn::Set(F32(), qsgd_scale(rule, norm).unit * share);

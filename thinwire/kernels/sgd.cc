@@ -1,4 +1,4 @@
-// sgd.cc: the step of the weights, one element after the other.
+// sgd.cc: the step of the weights, one element at a time.
 // SPDX-License-Identifier: Apache-2.0
 #include "thinwire/kernels/sgd.h"
 

@@ -1,4 +1,4 @@
-// sign.cc: signs, one element after the other.
+// sign.cc: signs, one element at a time.
 // SPDX-License-Identifier: Apache-2.0
 #include "thinwire/kernels/sign.h"
 
@@ -15,7 +15,7 @@ float scanned(const float* g, const float* r, std::size_t i) {
   return r == nullptr ? g[i] : taken_in(g[i], r[i]);
 }
 
-// Sixteen sums of one side: in float those of the block begun, in double those of all before.
+// Sixteen sums of one side: in float for the current block, in double for all earlier blocks.
 struct Side {
   double sums[16] = {};
   float parts[16] = {};

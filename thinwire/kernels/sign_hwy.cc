@@ -5,7 +5,7 @@
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "thinwire/kernels/sign_hwy.cc"
 #include <hwy/foreach_target.h>
-// After foreach_target, as Highway wants it.
+// Highway requires this include after foreach_target.h.
 #include <hwy/highway.h>
 
 #include <cmath>
@@ -80,7 +80,7 @@ SignSums Scan(const float* g, const float* r, std::size_t count, std::uint8_t* b
       low.end_block();
     }
   }
-  if (i < count) {  // zeros behind the end belong to no sum and set no bit
+  if (i < count) {  // the zeros after the end change no sum and set no bit
     float x[group];
     TakeIn(g + i, has_r ? r + i : nullptr, count - i, x, false);
     const std::uint64_t word = Take<false>(x, nullptr, high, low);

@@ -1,4 +1,4 @@
-// signum.cc: momentum and its signs, one element after the other.
+// signum.cc: momentum and its signs, one element at a time.
 // SPDX-License-Identifier: Apache-2.0
 #include "thinwire/kernels/signum.h"
 

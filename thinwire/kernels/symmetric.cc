@@ -1,4 +1,4 @@
-// symmetric.cc: the passes of an eigen-decomposition, one element after the other.
+// symmetric.cc: the passes of an eigendecomposition, one element at a time.
 // SPDX-License-Identifier: Apache-2.0
 #include "thinwire/kernels/symmetric.h"
 

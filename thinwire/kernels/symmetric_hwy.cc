@@ -1,12 +1,12 @@
-// symmetric_hwy.cc: the passes of an eigen-decomposition with the widest vectors of the machine.
-// Several rows go together, so that sums stay in registers.
+// symmetric_hwy.cc: the passes of an eigendecomposition with the widest vectors of the machine.
+// Several rows are processed together, so that sums stay in registers.
 // SPDX-License-Identifier: Apache-2.0
 #include "thinwire/kernels/symmetric.h"
 
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "thinwire/kernels/symmetric_hwy.cc"
 #include <hwy/foreach_target.h>
-// After foreach_target, as Highway wants it.
+// Highway requires this include after foreach_target.h.
 #include <hwy/highway.h>
 
 #include <algorithm>
@@ -16,7 +16,7 @@ namespace thinwire {
 namespace HWY_NAMESPACE {
 namespace hn = hwy::HWY_NAMESPACE;
 
-// Vectors of a size unknown to the compiler cannot form an array; there the plain loops do it.
+// Vectors of unknown length cannot form an array; then the plain loops are used.
 #if HWY_HAVE_SCALABLE
 
 void Gram(const double* a, std::size_t rows, std::size_t stride, double* g) {
@@ -31,7 +31,7 @@ void Step(double* g, std::size_t size, std::size_t stride, const double* u, cons
 #else
 
 using Tag = hn::CappedTag<double, symmetric_block>;
-constexpr std::size_t rows_at_once = 4;  // of a step: with more, their factors leave the registers
+constexpr std::size_t rows_at_once = 4;  // more rows would not fit into the registers
 
 void Gram(const double* a, std::size_t rows, std::size_t stride, double* g) {
   const Tag d;

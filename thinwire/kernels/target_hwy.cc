@@ -8,7 +8,7 @@
 namespace thinwire {
 namespace {
 
-// Taken once, since forcing a target changes what Highway says is supported.
+// Computed once, because forcing a target changes what Highway reports as supported.
 const std::vector<std::int64_t>& targets() {
   static const std::vector<std::int64_t> all = hwy::SupportedAndGeneratedTargets();
   return all;

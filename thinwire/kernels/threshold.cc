@@ -1,4 +1,4 @@
-// threshold.cc: threshold quantisation, one element after the other.
+// threshold.cc: threshold quantisation, one element at a time.
 // SPDX-License-Identifier: Apache-2.0
 #include "thinwire/kernels/threshold.h"
 

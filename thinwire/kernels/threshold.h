@@ -1,12 +1,12 @@
-// threshold.h: the pass of threshold quantisation: at most one quantum of an element per step. With
-// x = g + r (x = g where r is null):
+// threshold.h: the pass of threshold quantisation. An element sends at most one quantum per step.
+// With x = g + r (x = g where r is null):
 //
 //     x >= tau           plus bit,  r = x - tau
 //     x <= -tau          minus bit, r = x + tau
 //     otherwise          r = x
-//     |g| > limit        (limit.h; NaN too) no bit, r stays as it was, and the pass reports it
+//     |g| > limit        (limit.h; also NaN) no bit, r is unchanged, and the pass reports it
 //
-// 12.25 bytes of memory traffic per element: read g, r, write r and two bits.
+// 12.25 bytes of memory traffic per element: read g, r; write r and two bits.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -17,15 +17,15 @@ namespace thinwire {
 
 struct ThresholdTally {
   std::size_t sent = 0;
-  float largest = 0;  // magnitude of what stays, over the elements that were taken in
+  float largest = 0;  // largest |r| afterwards, over the elements within the limit
   bool finite = true;
 };
 
-// tau > 0. Writes ceil(count / 8) bytes to `plus` and to `minus`, padding zero.
+// tau > 0. Writes ceil(count / 8) bytes to `plus` and to `minus`, with zero padding.
 ThresholdTally threshold_pass(float tau, const float* g, float* r, std::size_t count,
                               std::uint8_t* plus, std::uint8_t* minus);
 
-// The same, one element after the other. Same bits.
+// The plain reference. Same bits.
 ThresholdTally threshold_pass_reference(float tau, const float* g, float* r, std::size_t count,
                                         std::uint8_t* plus, std::uint8_t* minus);
 

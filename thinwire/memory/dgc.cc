@@ -1,15 +1,14 @@
-// dgc.cc: the sweep over a bucket, by threads, with lists that stay bounded.
+// dgc.cc: the pass over a bucket in threads, with lists of bounded length.
 // SPDX-License-Identifier: Apache-2.0
 #include "thinwire/memory/dgc.h"
 
 #include <algorithm>
-#include <bit>
 #include <cmath>
-#include <functional>
 #include <limits>
 
 #include "thinwire/core/parallel.h"
 #include "thinwire/core/random.h"
+#include "thinwire/memory/largest.h"
 
 namespace thinwire {
 namespace {
@@ -18,26 +17,17 @@ constexpr float smallest_positive = std::numeric_limits<float>::denorm_min();
 constexpr std::size_t least_per_thread = std::size_t{1}
                                          << 17;  // below, waking a thread costs more than it saves
 
-// Orders survivors: larger magnitude first, among equals the lower index. Larger key = goes first.
-std::uint64_t key_of(float value, std::uint32_t index) {
-  const std::uint64_t magnitude = std::bit_cast<std::uint32_t>(value) & 0x7fffffffu;
-  return magnitude << 32 | (~index & 0xffffffffu);
-}
-
-float magnitude_of(std::uint64_t key) {
-  return std::bit_cast<float>(static_cast<std::uint32_t>(key >> 32));
-}
-
 }  // namespace
 
-// Room for `limit` survivors and two blocks; whoever appends a block prunes when `limit` is passed.
+// A list of survivors with room for `limit` of them and two blocks. The caller prunes the list when
+// it exceeds `limit` after a block.
 struct DgcMemory::List {
   std::vector<std::uint32_t> index;
   std::vector<float> value, velocity;
   std::size_t size = 0;
   bool pruned = false;
 
-  // Room from an earlier step is used again, unless it was for a far higher density.
+  // Reuses the memory of an earlier step, unless that was for a far higher density.
   void reset(std::size_t room, bool with_velocity) {
     size = 0;
     pruned = false;
@@ -54,12 +44,12 @@ struct DgcMemory::List {
 
   float velocity_at(std::size_t i) const { return velocity.empty() ? 0.0f : velocity[i]; }
 
-  // Keeps those with at least `least` as key, in order; hands the others to `drop`.
+  // Keeps survivors whose key is at least `least`, in order, and passes the others to `drop`.
   template <typename Drop>
   void filter(std::uint64_t least, const Drop& drop) {
     std::size_t kept = 0;
     for (std::size_t i = 0; i < size; ++i) {
-      if (key_of(value[i], index[i]) < least) {
+      if (magnitude_key(value[i], index[i]) < least) {
         drop(index[i], value[i], velocity_at(i));
         continue;
       }
@@ -72,27 +62,15 @@ struct DgcMemory::List {
   }
 
   void append_keys(std::vector<std::uint64_t>& keys) const {
-    for (std::size_t i = 0; i < size; ++i) keys.push_back(key_of(value[i], index[i]));
+    for (std::size_t i = 0; i < size; ++i) keys.push_back(magnitude_key(value[i], index[i]));
   }
 };
-
-namespace {
-
-// The rank-th largest key, counted from 1.
-std::uint64_t nth_largest(std::vector<std::uint64_t>& keys, std::size_t rank) {
-  const auto nth = keys.begin() + static_cast<std::ptrdiff_t>(rank - 1);
-  std::nth_element(keys.begin(), nth, keys.end(), std::greater<>());
-  return *nth;
-}
-
-}  // namespace
 
 DgcMemory::DgcMemory(const Bucket& bucket, const DgcMemoryOptions& options)
     : bucket_(bucket), options_(options) {
   const std::size_t elements = bucket.elements();
-  if (options.accumulate != Accumulate::none) v_.resize(elements);
-  if (options.accumulate == Accumulate::momentum || options.accumulate == Accumulate::nesterov)
-    u_.resize(elements);
+  if (has_residual(options.accumulate)) v_.resize(elements);
+  if (has_momentum(options.accumulate)) u_.resize(elements);
   if (options.per_layer) {
     for (const Parameter& parameter : bucket.parameters)
       segments_.push_back({parameter.offset, parameter.count, {}});
@@ -129,21 +107,21 @@ bool DgcMemory::step(std::span<const float> gradient, float scale, double densit
     if (!sweep(segment, rule, gradient, quota, out)) finite = false;
   }
   density_ = density;
-  // The pass masks; few survive, so giving momentum back to them costs nothing that shows.
+  // The pass always masks. There are few survivors, so restoring their momentum is cheap.
   if (!options_.mask) {
     for (std::size_t i = 0; i < out.velocity.size(); ++i) u_[out.index[i]] = out.velocity[i];
   }
   return finite;
 }
 
-// The threshold that lets about quota.wanted of the segment pass, from a stratified sample of what
-// v would become.
+// Estimates the threshold that about quota.wanted elements of the segment pass, from a stratified
+// sample of the next v.
 double DgcMemory::estimate(const Segment& segment, const DgcRule& rule,
                            std::span<const float> gradient, const Quota& quota,
                            std::uint64_t number) {
-  // Enough that about 64 of the sample pass: their number is then good to an eighth, well inside
-  // the band. Where that is most of the segment, everything may pass: the sweep then finds the
-  // exact threshold itself, for less.
+  // With this size about 64 of the sample pass, so their number is accurate to an eighth, well
+  // inside the band. Where the sample would be most of the segment, the result is 0: everything
+  // passes, and the sweep finds the exact threshold at less cost.
   const std::size_t samples = std::max<std::size_t>(65536, 64 * (segment.count / quota.wanted));
   if (samples > segment.count / 2) return 0;
   std::vector<float> g(samples), u(u_.empty() ? 0 : samples), v(v_.empty() ? 0 : samples);
@@ -196,8 +174,8 @@ bool DgcMemory::sweep(Segment& segment, DgcRule rule, std::span<const float> gra
       list.size += tally.picked;
       if (!tally.finite) finite[share] = 0;
       if (list.size <= limit) continue;
-      // Too many for the list: only the `most` largest so far can still be among the largest of
-      // all, and only what is at least as large as the last of these.
+      // The list is too long. Only its `most` largest elements can be among the largest of all, so
+      // the smallest of these becomes the threshold.
       keys.clear();
       list.append_keys(keys);
       const std::uint64_t least = nth_largest(keys, most);

@@ -1,6 +1,6 @@
-// dgc.h: a bucket's memory for sparse schemes: momentum u and residual v, and the step that takes a
-// gradient in and takes the survivors out (kernels/dgc.h is its inner loop). Gradient dropping is
-// the same without u, plain top-k without both.
+// dgc.h: the memory of a bucket (momentum u, residual v) for sparse schemes, and the step that adds
+// a gradient and takes the survivors out (kernels/dgc.h is its inner loop). Gradient dropping has
+// no u; plain top-k has neither.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -18,12 +18,12 @@ namespace thinwire {
 struct DgcMemoryOptions {
   Accumulate accumulate = Accumulate::momentum;
   float momentum = 0.9f;
-  bool exact = false;      // exactly the largest instead of a steered threshold
-  bool per_layer = false;  // a quota and threshold per parameter instead of per bucket
-  bool mask = true;        // factor masking: what is sent loses its momentum
+  bool exact = false;      // exactly the largest elements, instead of a steered threshold
+  bool per_layer = false;  // a quota and a threshold per parameter, instead of per bucket
+  bool mask = true;        // factor masking: sent elements lose their momentum
 };
 
-// What a step took out, in ascending order of index.
+// The survivors of a step, in ascending order of index.
 struct Survivors {
   std::vector<std::uint32_t> index;
   std::vector<float> value;
@@ -37,22 +37,23 @@ class DgcMemory {
   DgcMemory(const Bucket& bucket, const DgcMemoryOptions& options);
   ~DgcMemory();
 
-  // The sum of the quotas' caps at this density: no step takes out more.
+  // The largest number of survivors of a step at this density: the sum of the quotas' caps.
   std::size_t most(double density) const;
 
-  // Takes scale * gradient in and the survivors out. False when something was beyond the limit
-  // (kernels/limit.h): the elements concerned then kept their memory, and the caller must undo()
-  // what was taken out.
+  // Adds scale * gradient to the memory and takes the survivors out. Returns false when an element
+  // was beyond the limit (kernels/limit.h). The memory of such elements is unchanged, and the
+  // caller must undo() the survivors.
   bool step(std::span<const float> gradient, float scale, double density, std::uint64_t number,
             Survivors& out);
 
-  // `sent` is what the receivers decode for each survivor: the difference stays in the residual.
+  // `sent` is the value that receivers decode for each survivor. The residual keeps the difference.
   void settle(const Survivors& survivors, std::span<const float> sent);
 
-  // The survivors were not sent after all: memory is as if none had passed the threshold.
+  // Puts the survivors back: the memory is as if none had passed the threshold.
   void undo(const Survivors& survivors);
 
-  // After undo(): what the step took in leaves the memory again. Momentum and thresholds start anew.
+  // After undo(): removes the gradient of the step from the memory. Momentum and thresholds
+  // restart.
   void forget(std::span<const float> gradient, float scale);
 
   void visit_state(StateVisitor& visitor);

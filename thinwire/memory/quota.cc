@@ -12,7 +12,7 @@ Quota Quota::of(std::size_t elements, double density) {
   const auto exact =
       static_cast<std::size_t>(std::llround(density * static_cast<double>(elements)));
   const std::size_t wanted = std::clamp<std::size_t>(exact, 1, elements);
-  // A few more for small quotas, whose counts scatter.
+  // Small quotas get a few more, because their counts vary more.
   return {wanted, std::min(elements, wanted + wanted / 4 + 8)};
 }
 
@@ -22,9 +22,9 @@ void Threshold::steer(std::size_t picked, const Quota& quota) {
     value = 0;
     return;
   }
-  // Gently: everything above the threshold has just gone, so the residual ends in an edge there. Raised by more than
-  // v moves in a step, the threshold lets nothing pass until the edge has caught up; at a gain of 0.25 a fifth of all
-  // steps fell out of the band.
+  // The gain is small, because everything above the threshold was just sent, and so the residual
+  // has an edge there. If the threshold rises by more than v moves in a step, nothing passes until
+  // the edge has caught up. With a gain of 0.25 a fifth of all steps left the band.
   value *= 1 + 0.02 * std::min(share - 1, 1.0);
 }
 

@@ -1,4 +1,4 @@
-// summed.cc: casts around a sum.
+// summed.cc: the casts before and after a sum.
 // SPDX-License-Identifier: Apache-2.0
 #include "thinwire/memory/summed.h"
 

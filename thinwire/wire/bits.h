@@ -1,4 +1,5 @@
-// bits.h: streams of bits, lowest bit of the first byte first, over memory that is never overrun.
+// bits.h: bit streams, from the lowest bit of the first byte up. They never access memory outside
+// their buffer.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -13,8 +14,8 @@ namespace thinwire {
 
 static_assert(std::endian::native == std::endian::little, "bits are stored as little-endian words");
 
-// Writes into `out`. Up to seven bytes behind what was written may be touched, never anything
-// behind `out`; what does not fit is dropped, and fits() says so.
+// Writes into `out`. It may overwrite up to seven bytes after the written ones, but nothing outside
+// `out`. Bits that do not fit are dropped, and fits() returns false.
 class BitWriter {
  public:
   static constexpr unsigned most = 56;  // bits that one put() takes
@@ -37,7 +38,7 @@ class BitWriter {
     put(std::uint64_t{1} << count, static_cast<unsigned>(count) + 1);
   }
 
-  // Bytes begun so far; the unused bits of the last one are zero.
+  // The number of bytes started so far. The unused bits of the last byte are zero.
   std::size_t bytes() const { return byte_ + (filled_ > 0 ? 1 : 0); }
   bool fits() const { return bytes() <= out_.size(); }
 
@@ -58,11 +59,11 @@ class BitWriter {
   unsigned filled_ = 0;
 };
 
-// Reads `bytes`. Behind their end there are zeros, and overrun() turns true: a loop may look at it
-// once, when it is done.
+// Reads `bytes`. After their end it reads zeros and overrun() returns true, so a loop may check it
+// once, after its last read.
 class BitReader {
  public:
-  static constexpr unsigned most = 57;  // bits that peek() vouches for
+  static constexpr unsigned most = 57;  // bits of peek() that are valid
 
   explicit BitReader(ConstBytes bytes)
       : bytes_(bytes), whole_words_(bytes.size() < 8 ? 0 : bytes.size() - 7) {}
@@ -74,7 +75,7 @@ class BitReader {
   bool overrun() const { return bytes_used() > bytes_.size(); }
   std::size_t bytes_used() const { return static_cast<std::size_t>((position_ + 7) >> 3); }
 
-  // Whether the unread bits of the last byte begun are zero.
+  // Whether the unread bits of the current byte are zero.
   bool padding_is_zero() const {
     const unsigned unread = static_cast<unsigned>(-position_ & 7);
     return (peek() & ((std::uint64_t{1} << unread) - 1)) == 0;
@@ -92,7 +93,7 @@ class BitReader {
   }
 
   ConstBytes bytes_;
-  std::size_t whole_words_;  // from here on, eight bytes are no longer there
+  std::size_t whole_words_;  // from this byte on, fewer than eight bytes are left
   std::uint64_t position_ = 0;
 };
 

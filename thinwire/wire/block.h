@@ -1,5 +1,5 @@
-// block.h: a frame whose payload is one block of bytes that a codec understands: the header of
-// frame.h, the payload's length, the payload. Dense quantisers (1-bit, int8, QSGD, ...) travel so.
+// block.h: a frame whose payload is one block of a codec's bytes. Dense quantisers (onebit, int8,
+// qsgd, ...) use it.
 //
 //    0  20  header of frame.h; value coder and chunk extent are 0
 //   20   4  payload bytes
@@ -15,17 +15,17 @@ namespace thinwire {
 
 inline constexpr std::size_t block_header_bytes = frame_header_bytes + 4;
 
-// Where an encoder puts the payload before it seals the frame.
+// The place of the payload in a frame. An encoder writes there, then calls seal_block().
 inline Bytes block_payload(Bytes frame) { return frame.subspan(block_header_bytes); }
 
-// The longest payload that a frame can tell the length of.
+// The longest payload whose length fits into the frame.
 inline constexpr std::size_t longest_block = 0xffffffff;
 
-// Completes a frame whose payload is in place; returns the frame's length. With header.skipped the
-// payload is left out. Throws an Error when the payload is too long.
+// Completes a frame whose payload is in place, and returns the length of the frame. With
+// header.skipped the frame has no payload. Throws an Error when the payload is too long.
 std::size_t seal_block(const FrameHeader& header, std::size_t payload_bytes, Bytes frame);
 
-// Checks the frame at the start of `bytes` and finds its payload. Answers Code::skipped for a sound
+// Checks the frame at the start of `bytes` and finds its payload. Returns Code::skipped for a sound
 // skipped frame.
 Status open_block(ConstBytes bytes, FrameHeader& header, ConstBytes& payload);
 

@@ -22,7 +22,7 @@ Field gamma(std::uint32_t number) {
   return {(below << 1 | 1u) << log2, 2 * log2 + 1};
 }
 
-// 0 where the next code is none of ours.
+// Returns 0 when the next code is not one that the encoder writes.
 std::uint32_t read_gamma(BitReader& reader) {
   const std::uint64_t bits = reader.peek();
   const auto log2 = static_cast<unsigned>(std::countr_zero(bits));

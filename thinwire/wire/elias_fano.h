@@ -1,5 +1,5 @@
-// elias_fano.h: indices as plain low bits and a bitmap of the high parts, which decodes in
-// parallel.
+// elias_fano.h: the Elias-Fano coder of indices: plain low bits, and a bitmap of the high parts. A
+// decoder can work in parallel.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -16,7 +16,7 @@ struct EliasFanoPlan {
   std::size_t bytes = 0;  // exact
 };
 
-// The number of low bits that makes the code shortest.
+// Finds the number of low bits that makes the code shortest.
 EliasFanoPlan elias_fano_plan(std::span<const std::uint32_t> indices);
 
 // Writes the plan's bytes into `out`, which has room for them.

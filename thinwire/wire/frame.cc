@@ -41,7 +41,7 @@ std::size_t write_varint(std::uint64_t value, Bytes out) {
   return size;
 }
 
-// Reads the shortest form only, so that a number has one spelling.
+// Accepts the shortest form only, so that every number has exactly one encoding.
 Status read_varint(ConstBytes bytes, std::size_t& at, std::uint64_t& value) {
   value = 0;
   for (unsigned i = 0; i < longest_varint; ++i) {
@@ -75,7 +75,7 @@ std::size_t directory_bound(const FrameHeader& header, std::size_t survivors) {
   if (chunks == 0) return 0;
   const std::uint32_t extent = extent_of(header, 0);
   const std::size_t most = std::min<std::size_t>(extent, survivors);
-  // Fewer survivors never need more index bytes, but for two by rounding.
+  // Fewer survivors never need more index bytes, except for two by rounding.
   const std::size_t entry =
       varint_size(std::uint64_t{most} << 2 | 3) + 1 + varint_size(index_bound(most, extent) + 2);
   return full * entry + (chunks - full);
@@ -195,7 +195,7 @@ Status decode_bodies(ConstBytes frame, const FrameHeader& header, std::size_t at
   return {};
 }
 
-// Appends chunks: directory entries at the front, bodies from where the directory may end at most.
+// Appends chunks: directory entries at the front, bodies after the longest possible directory.
 class ChunkWriter {
  public:
   ChunkWriter(const FrameHeader& header, Bytes out, std::size_t survivors)

@@ -1,5 +1,5 @@
-// frame.h: one bucket of one worker in one step, as bytes. docs/wire_format.md is the law; this is
-// its summary.
+// frame.h: one bucket of one worker in one step, as bytes. docs/wire_format.md is the
+// specification; this is a summary.
 //
 //    0  2  magic "tw"
 //    2  1  version
@@ -12,11 +12,11 @@
 //   16  4  CRC-32C of bytes 0..15 and of everything behind this field
 //   20     payload
 //
-// All numbers little-endian. A sparse payload is a directory (per chunk: count and index coder,
-// parameter, index bytes) and then each chunk's indices and values. The bucket is cut into chunks
-// of 2^c elements, the last one shorter; c is chosen so that a chunk holds about a thousand
-// survivors: enough to make its header cheap, few enough that chunks are units of parallel work. A
-// frame says its own length, so it may lie in a slot with bytes behind it.
+// All numbers are little-endian. A sparse payload is a directory (per chunk: count and index coder,
+// parameter, index bytes), followed by the indices and values of each chunk. The bucket is cut into
+// chunks of 2^c elements; the last one may be shorter. c is chosen so that a chunk holds about a
+// thousand survivors: enough to make its header cheap, few enough that chunks are units of parallel
+// work. The length of a frame follows from its contents, so it may lie in a longer slot.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -47,11 +47,11 @@ struct FrameHeader {
   bool operator==(const FrameHeader&) const = default;
 };
 
-// Reads the first 20 bytes: magic, version, ranges. Does not check the CRC.
+// Reads the first 20 bytes and checks magic, version and ranges, but not the CRC.
 Status read_header(ConstBytes frame, FrameHeader& header);
-// Writes them, with the CRC of the whole frame: call it when everything behind them is there.
+// Writes them, with the CRC of the whole frame. Call it when the rest of the frame is complete.
 void seal_frame(const FrameHeader& header, Bytes frame);
-// Whether the frame's CRC is that of its bytes; `frame` has its exact length.
+// Whether the CRC of the frame is right. `frame` has exactly the length of the frame.
 bool checksum_holds(ConstBytes frame);
 
 // The survivors of one bucket: indices ascending, one value each.
@@ -60,24 +60,24 @@ struct Sparse {
   std::vector<float> values;
 };
 
-// log2 of the chunk extent for about `survivors` of `elements`: what encoders put into
+// log2 of the chunk extent for about `survivors` of `elements`. Encoders put it into
 // FrameHeader::chunk_log2.
 std::uint8_t chunk_log2_for(std::uint32_t elements, std::size_t survivors);
 
 // An upper bound of the frame's bytes for at most `survivors` survivors.
 std::size_t sparse_frame_bound(const FrameHeader& header, std::size_t survivors);
 
-// Writes the whole frame into `out` (at least sparse_frame_bound() bytes), replaces the values by
-// what receivers will decode, and returns the bytes written. Indices are ascending and below
-// header.elements; values finite and non-zero. With header.skipped the survivors must be empty.
+// Writes the whole frame into `out` (at least sparse_frame_bound() bytes), replaces each value by
+// the value that receivers will decode, and returns the bytes written. Indices ascend and are below
+// header.elements; values are finite and non-zero. With header.skipped there must be no survivors.
 std::size_t encode_sparse(const FrameHeader& header, std::span<const std::uint32_t> indices,
                           std::span<float> values, IndexChoice choice, Bytes out);
 
-// Checks and decodes the frame at the start of `bytes`. On success fills header and out, sets
-// `used` to the frame's length. At most `most` survivors are accepted (so that no length from the
-// wire decides an allocation). On an error `out` is unspecified and `what` of the status says what
-// was wrong. A sound frame with the skipped flag answers Code::skipped, with header and used set
-// and out empty, so that nobody takes it for a gradient of zeros.
+// Checks and decodes the frame at the start of `bytes`. On success it fills `header` and `out`, and
+// sets `used` to the length of the frame. It accepts at most `most` survivors, so that no length
+// from the network decides an allocation. On an error `out` is unspecified. A sound frame with the
+// skipped flag returns Code::skipped with `header` and `used` set and `out` empty, so that no
+// caller takes it for a gradient of zeros.
 Status decode_sparse(ConstBytes bytes, std::size_t most, FrameHeader& header, Sparse& out,
                      std::size_t& used);
 
@@ -89,8 +89,8 @@ struct ChunkInfo {
   IndexCode indices;
   std::size_t value_bytes = 0;
 };
-// The chunks of a well-formed directory; checks lengths, not contents nor the CRC. Answers
-// Code::skipped as decode_sparse does.
+// Reads the chunks of the directory. It checks lengths, but neither contents nor the CRC. Returns
+// Code::skipped as decode_sparse() does.
 Status read_directory(ConstBytes frame, FrameHeader& header, std::vector<ChunkInfo>& chunks,
                       std::size_t& used);
 

@@ -29,7 +29,7 @@ struct Chance {
   std::uint32_t set = 32768;
   std::uint32_t seen = 0;
 
-  // What the range coder works with: never certain.
+  // The probability for the range coder, which must never be 0 or 1.
   std::uint32_t in_4096() const { return std::clamp<std::uint32_t>(set >> 4, 1, 4095); }
 
   void learn(bool bit) {
@@ -47,7 +47,7 @@ std::uint32_t clamp_chance(std::uint64_t chance) {
   return static_cast<std::uint32_t>(std::clamp<std::uint64_t>(chance, 32, 65503));
 }
 
-// The adaptive model of one chunk's gaps. Starts as the geometric distribution of `count` in
+// The adaptive model of one chunk's gaps. It starts as the geometric distribution of `count` in
 // `extent`.
 class Model {
  public:
@@ -76,7 +76,8 @@ class Model {
  private:
   static Chance length_chance(const std::array<std::uint64_t, longest + 1>& above, unsigned node) {
     const auto level = static_cast<unsigned>(std::bit_width(node)) - 1;
-    // The analyzer takes the node for 0. NOLINTNEXTLINE(clang-analyzer-core.UndefinedBinaryOperatorResult)
+    // The analyzer takes the node for 0.
+    // NOLINTNEXTLINE(clang-analyzer-core.UndefinedBinaryOperatorResult)
     const unsigned width = longest >> level, from = (node - (1u << level)) * width;
     const std::uint64_t all = above[from] - above[from + width];
     const std::uint64_t upper = above[from + width / 2] - above[from + width];
@@ -96,8 +97,7 @@ std::uint64_t round_up(std::uint32_t low, unsigned bytes) {
   return (low + rest) & ~rest;
 }
 
-// How many bytes must follow so that the value lies in [low, low + range) whatever comes behind
-// them.
+// The number of bytes after which the value lies in [low, low + range), whatever bytes follow.
 unsigned closing_bytes(std::uint32_t low, std::uint32_t range) {
   unsigned bytes = 1;
   while (round_up(low, bytes) + ((one >> (8 * bytes)) - 1) > std::uint64_t{low} + range - 1)
@@ -191,9 +191,8 @@ class RangeDecoder {
   // Whether the value lies in the first interval; it then lies in every later one.
   bool starts_inside() const { return code_ < range_; }
 
-  // Whether these are the bytes that our encoder writes for what was decoded, and `length` of them.
-  // The encoder's low end is the value read minus code_, so its closing bytes can be told from
-  // here.
+  // Whether our encoder would write exactly these `length` bytes for the decoded gaps. The
+  // encoder's low end is the value read minus code_, so its last bytes are known here.
   bool ends_at(std::size_t length) const {
     const std::uint32_t value = window(read_ - 4), low = value - code_;
     const unsigned bytes = closing_bytes(low, range_);

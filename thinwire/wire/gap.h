@@ -1,5 +1,5 @@
-// gap.h: the adaptive coder of gaps: learns how long gaps are, and so pays less where survivors
-// cluster.
+// gap.h: the adaptive coder of gaps. It learns the lengths of the gaps, so it needs fewer bits
+// where survivors cluster.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 

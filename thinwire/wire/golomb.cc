@@ -68,8 +68,8 @@ struct Candidate {
 };
 
 // Walks from `best` in steps of `step` ranks while that saves bits. Costs are nearly convex in the
-// rank, so that this finds the valley also of clustered supports, whose best divisor is far from
-// the mean.
+// rank, so this also finds the minimum for clustered supports, whose best divisor is far from the
+// mean.
 Candidate descend(std::span<const std::uint32_t> indices, Candidate best, int step,
                   std::size_t stride) {
   for (const int direction : {-step, step}) {
@@ -96,7 +96,7 @@ int uniform_rank(std::uint64_t count, std::uint64_t extent) {
 constexpr std::size_t sample = 256;  // gaps that the coarse part of the search looks at
 
 Candidate search(std::span<const std::uint32_t> indices, std::uint32_t extent) {
-  const std::size_t stride = indices.size() / sample | 1;  // odd: keeps no step with a pattern
+  const std::size_t stride = indices.size() / sample | 1;  // odd: avoids resonance with patterns
   Candidate best{uniform_rank(indices.size(), extent), 0};
   best.bits = bits_of(indices, code_at(best.rank), stride);
   for (const int step : {8, 2}) best = descend(indices, best, step, stride);
@@ -123,7 +123,7 @@ GolombPlan golomb_plan(std::span<const std::uint32_t> indices, std::uint32_t ext
   const unsigned low = mean_gap_log2(count, extent);
   if (best.bits <= count * (low + 1) + ((extent - count) >> low))
     return {code_at(best.rank), best.bits};
-  const auto rice = static_cast<std::uint8_t>(low << 3);  // keeps the bound whatever the support
+  const auto rice = static_cast<std::uint8_t>(low << 3);  // keeps the bound for every support
   return {rice, bits_of(indices, rice, 1)};
 }
 

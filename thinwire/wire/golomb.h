@@ -10,8 +10,8 @@
 
 namespace thinwire {
 
-// The divisor that a parameter byte stands for: (8 + low 3 bits) * 2^(high 5 bits) / 8. Zero when
-// that is no integer: such bytes are not canonical, and no frame has them.
+// The divisor of a parameter byte: (8 + low 3 bits) * 2^(high 5 bits) / 8. Returns 0 when that is
+// not an integer: such a byte is not canonical and never occurs in a frame.
 std::uint64_t golomb_divisor(std::uint8_t parameter);
 
 struct GolombPlan {

@@ -1,4 +1,4 @@
-// index.cc: one door to the index coders: bounds, the choice, and the dispatch of ids.
+// index.cc: bounds of the index coders, the choice between them, and dispatch by id.
 // SPDX-License-Identifier: Apache-2.0
 #include "thinwire/wire/index.h"
 
@@ -44,7 +44,7 @@ IndexCode index_encode(std::span<const std::uint32_t> indices, std::uint32_t ext
                        IndexChoice choice, Bytes out) {
   const IndexCode best = plan(indices, extent, choice);
   if (choice == IndexChoice::gap || choice == IndexChoice::smallest) {
-    // The adaptive coder learns its size by writing, and may only use what would be a gain.
+    // The size of the adaptive code is only known after writing it; it must be below the others.
     const std::size_t bytes = gap_encode(indices, extent, out.first(best.bytes - 1));
     if (bytes > 0) return {IndexCoder::gap, 0, bytes};
   }

@@ -1,6 +1,6 @@
-// index.h: coders for a chunk's sorted indices. All write the gaps between neighbours, bits from
-// the lowest up; they differ in what they spend and in whether a decoder can work in parallel
-// inside the chunk.
+// index.h: the coders of a chunk's sorted indices. All of them write the gaps between neighbours,
+// lowest bit first. They differ in size, and in whether a decoder can work in parallel inside a
+// chunk.
 //
 //   golomb       gap / divisor in unary, remainder in (truncated) binary; Rice is its power-of-two
 //                case. Within 1 % of the entropy of uniform supports. The default on the CPU.
@@ -9,7 +9,7 @@
 //   gap          an adaptive binary model of the gaps: goes below the uniform bound where survivors
 //                cluster. Several times slower than golomb.
 //
-// docs/wire_format.md gives every bit, with a worked example per coder.
+// docs/wire_format.md specifies every bit, with a worked example per coder.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -28,19 +28,18 @@ enum class IndexCoder : std::uint8_t {
   gap = 2
 };  // ids on the wire, for ever
 
-// How a frame's encoder chooses: the smallest of all, or one of them always. `gap` takes golomb for
-// a chunk where that is no longer.
+// How the encoder of a frame chooses: always the smallest, or always one coder. With `gap`, a chunk
+// uses golomb where that is not longer.
 enum class IndexChoice : std::uint8_t { smallest, golomb, elias_fano, gap };
 
-// What a chunk's directory entry says of its indices.
+// The part of a chunk's directory entry that describes its indices.
 struct IndexCode {
   IndexCoder coder = IndexCoder::golomb;
   std::uint8_t parameter = 0;  // golomb: divisor code; elias_fano: low bits; gap: 0
   std::size_t bytes = 0;
 };
 
-// An upper bound of index_encode's bytes for `count` indices below `extent`, whatever they are and
-// whatever `choice`.
+// An upper bound of index_encode()'s bytes for any `count` indices below `extent` and any choice.
 std::size_t index_bound(std::size_t count, std::uint32_t extent);
 
 // Codes sorted, distinct indices below `extent`, at least one, into `out`, which holds

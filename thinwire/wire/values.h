@@ -1,6 +1,7 @@
-// values.h: coders for a chunk's values. A coder rounds; the encoder hands back what the receivers
-// will see, so that the difference can go into the residual. All arithmetic is in integers or
-// single exact operations: the same bits on every machine and GPU, in any order of work.
+// values.h: the coders of a chunk's values. Coders round; the encoder returns the values that
+// receivers will decode, so that the rounding error can stay in the residual. All arithmetic is in
+// integers or single exact operations, so every machine and GPU gets the same bits, whatever the
+// order of work.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -24,7 +25,7 @@ enum class ValueCoder : std::uint8_t {  // ids on the wire, for ever
   sign = 5,  // sign, and one magnitude for the chunk: the mean
 };
 
-// Names as options take them, in order of id.
+// Their names in options, in order of id.
 inline constexpr std::string_view value_coder_names[] = {"f32",  "f16",  "bf16",
                                                          "log8", "log4", "sign"};
 inline constexpr std::size_t value_coder_count = 6;
@@ -35,8 +36,8 @@ std::size_t value_bits(ValueCoder coder);
 // Bytes that `count` > 0 values take, the chunk's value header included. Exact, not a bound.
 std::size_t value_bytes(ValueCoder coder, std::size_t count);
 
-// Codes finite, non-zero values into `out` (value_bytes() long) and replaces each by what a decoder
-// will read.
+// Codes finite, non-zero values into `out` (value_bytes() long) and replaces each by the value that
+// a decoder will read.
 void value_encode(ValueCoder coder, std::span<float> values, Bytes out);
 
 // Decodes out.size() values from exactly value_bytes() bytes. A non-finite value, a bad header or

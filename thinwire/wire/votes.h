@@ -1,11 +1,12 @@
-// votes.h: the payload of a bucket of votes, each -1, 0 or +1: a bit per element, and a second one
-// only where zeros exist.
+// votes.h: the payload of a bucket of votes (-1, 0 or +1): one bit per element, and a second bit in
+// chunks that contain zeros.
 //
 //     flags   a bit per chunk of 4096 elements: it has zeros
 //     signs   a bit per element: -1
 //     zeros   for each flagged chunk, in order, a bit per element: 0; its sign bit is then 0
 //
-// Each part starts a byte, the padding is zero. A bucket without zeros takes 1.0002 bits per element.
+// Each part starts at a byte; padding bits are zero. A bucket without zeros takes 1.0002 bits per
+// element.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -16,7 +17,7 @@ namespace thinwire {
 
 inline constexpr std::size_t votes_chunk = 4096;
 
-// The payload's bytes at most, and where the signs are in it.
+// The largest size of the payload, and the offset of the signs in it.
 std::size_t votes_bound(std::size_t elements);
 std::size_t votes_signs_at(std::size_t elements);
 
@@ -24,7 +25,7 @@ std::size_t votes_signs_at(std::size_t elements);
 // Returns the payload's bytes.
 std::size_t seal_votes(std::size_t elements, ConstBytes zeros, Bytes payload);
 
-// Reads a payload chunk by chunk. After open() said ok, next() is called once per chunk.
+// Reads a payload chunk by chunk. After a successful open(), call next() once per chunk.
 class VoteReader {
  public:
   // Checks everything; the payload must be exactly as long as it says.

@@ -1,0 +1,80 @@
+// sign.h: the codec of onebit and efsign: one bit per element, and for each group of elements the
+// levels that its bits stand for. With x = g + r, the payload is the levels of all groups (f32),
+// then the bits of each group (1: x < 0). Every group starts at a byte.
+//
+//     two_means   high = mean of the x >= 0, low = mean of the x < 0 (0 for an empty side)
+//     magnitude   high = mean |x|, low = -high: one float
+//
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <memory>
+#include <vector>
+
+#include "thinwire/compress/codec.h"
+#include "thinwire/compress/compressor.h"
+#include "thinwire/core/options.h"
+#include "thinwire/kernels/sign.h"
+
+namespace thinwire {
+
+enum class SignLevels : std::uint8_t { two_means, magnitude };
+
+// Elements [first, first + count) of the bucket, at least one, which share their levels.
+struct SignGroup {
+  std::size_t first = 0, count = 0;
+};
+
+// Appends [first, first + count) as groups of nearly equal length, at most `longest` each.
+void cut_evenly(std::size_t first, std::size_t count, std::size_t longest,
+                std::vector<SignGroup>& groups);
+
+// The bytes that a rank sends per step with these groups, and the compressor.
+std::size_t sign_frame_bytes(SignLevels levels, const std::vector<SignGroup>& groups);
+std::unique_ptr<Compressor> make_sign_compressor(std::uint8_t scheme, SignLevels levels,
+                                                 const std::vector<SignGroup>& groups,
+                                                 const Options& options, const Bucket& bucket,
+                                                 const Site& site);
+
+class SignCodec final : public Codec {
+ public:
+  // The groups are in order and fill the bucket.
+  SignCodec(SignLevels levels, const std::vector<SignGroup>& groups);
+
+  static std::size_t payload_bytes(SignLevels levels, const std::vector<SignGroup>& groups);
+
+  std::size_t payload_bytes() const override { return bytes_; }
+  Coded encode(std::span<const float> gradient, std::span<float> residual, std::uint64_t seed,
+               Bytes out) override;
+  Status add(ConstBytes payload, float share, std::span<float> target) const override;
+  Status average(std::span<const ConstBytes> payloads, float share, std::span<float> target,
+                 int& culprit) const override;
+
+ private:
+  struct Levels {
+    float high = 0, low = 0;
+  };
+  struct Place {
+    SignGroup group;
+    std::size_t levels = 0, bits = 0;  // offsets in the payload
+  };
+
+  bool encode_group(const Place& place, const float* g, float* r, Bytes out) const;
+  Levels levels_of(const SignSums& sums, std::size_t count) const;
+  void write_levels(const Levels& levels, std::byte* to) const;
+  Status read_group(const Place& place, ConstBytes payload, Levels& levels) const;
+  // The first payload that is not sound, and the reason.
+  struct Fault {
+    int payload = 0;
+    Status status;
+  };
+  void average_group(const Place& place, std::span<const ConstBytes> payloads, float share,
+                     float* target, std::vector<Levels>& levels, Fault& fault) const;
+
+  SignLevels levels_;
+  std::vector<Place> places_;
+  std::vector<std::size_t> runs_;  // the first place of each unit of parallel work, and the end
+  std::size_t bytes_ = 0;
+};
+
+}  // namespace thinwire
