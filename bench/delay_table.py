@@ -26,7 +26,8 @@ OPTIONS = PARSER.parse_args()
 TASK = "--model cnn --data digits --workers 2 --threads 1 --batch 64 --lr 0.05 --momentum 0.5 --scheme dgc:density=0.01 --check-every 0"
 LATENCIES = ["0ms", "1ms", "20ms", "100ms", "200ms"]
 METHODS = [("sync", "--delay 0"), ("FedAvg, K = 5", "--local-steps 5"), ("FedAvg, K = 10", "--local-steps 10"),
-           ("FedAvg, K = 20", "--local-steps 20"), ("DGA, K = 1", "--delay 120"), ("DGA, K = 5", "--delay 120 --local-steps 5")]
+           ("FedAvg, K = 20", "--local-steps 20"), ("DGA, D = 20, K = 1", "--delay 20"), ("DGA, D = 20, K = 5", "--delay 20 --local-steps 5"),
+           ("DGA, D = 120, K = 1", "--delay 120"), ("DGA, D = 120, K = 5", "--delay 120 --local-steps 5")]
 METHODS = [(name, flags) for name, flags in METHODS if OPTIONS.methods in name]
 
 
@@ -42,7 +43,7 @@ def parts_of(flags, steps, latency, cores=()):
 
 def steps_of(name, latency):
     """A part has a message of every method; and a run no more than half a minute of waiting."""
-    return 4000 if name.startswith("DGA") else 480 if latency in ("0ms", "1ms") else 160
+    return 2000 if name.startswith("DGA") else 480 if latency in ("0ms", "1ms") else 160
 
 
 parts = {}
@@ -75,9 +76,9 @@ def ratio(upper, lower):
 
 
 def table(title, cell, columns):
-    print(f"\n{title:16}" + "".join(f"{column:>22}" for column in columns))
+    print(f"\n{title:20}" + "".join(f"{column:>22}" for column in columns))
     for name, _ in METHODS:
-        print(f"{name:16}" + "".join(f"{cell(name, column):>22}" for column in columns))
+        print(f"{name:20}" + "".join(f"{cell(name, column):>22}" for column in columns))
 
 
 table("ms per step", lambda name, latency: f"{1e3 * median(times[name, latency]):.2f}", LATENCIES)
