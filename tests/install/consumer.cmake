@@ -34,6 +34,8 @@ if(includes MATCHES "<thinwire/(${internal})\\.h>")
 endif()
 file(WRITE ${SCRATCH}/headers.cc "${includes}")
 run(${CXX} -std=c++20 -fsyntax-only -I${prefix}/include ${SCRATCH}/headers.cc)
+# A scheme for thinwire.load_scheme() needs no others either: the wheel has the same headers.
+run(${CXX} -std=c++20 -fsyntax-only -I${prefix}/include ${SOURCE}/examples/python/cyclic.cc)
 
 run(${CMAKE_COMMAND} -S ${SOURCE}/examples/consumer -B ${work} -G ${GENERATOR}
   -DCMAKE_BUILD_TYPE=Release -DCMAKE_CXX_COMPILER=${CXX} -DCMAKE_PREFIX_PATH=${prefix}
