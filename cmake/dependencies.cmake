@@ -1,6 +1,8 @@
-# What is found on the machine. docs/dependencies.md says why each part is used and what happens without it.
+# The packages that are used where the machine has them. docs/dependencies.md explains what each is for
+# and what happens without it.
 
-# Finds a package, and makes its target visible everywhere: a parent project that links thinwire::core links it too.
+# Finds a package and makes its target visible everywhere, because a parent project that links
+# thinwire::core links it too.
 macro(find_shared target)
   set(visible FALSE)
   if(TARGET ${target})
@@ -32,16 +34,19 @@ if(THINWIRE_MPI)
   endif()
 endif()
 
-# torch comes from the project's virtual environment (scripts/setup), else from the python3 of the machine; -DTorch_DIR=... overrides.
-# Isolated (-I): a build of the Python package under pip hides the environment's own packages behind PYTHONPATH.
+# torch comes from the project's virtual environment (scripts/setup), else from the machine's python3;
+# -DTorch_DIR=... overrides both. Python runs isolated (-I), because pip hides the environment's own
+# packages behind PYTHONPATH when it builds the Python package.
 if(THINWIRE_TORCH)
   if(Python_EXECUTABLE)
     set(torch_python ${Python_EXECUTABLE})
   endif()
-  find_program(torch_python NAMES python python3 PATHS ${PROJECT_SOURCE_DIR}/.venv/bin NO_DEFAULT_PATH)
+  find_program(torch_python NAMES python python3
+    PATHS ${PROJECT_SOURCE_DIR}/.venv/bin NO_DEFAULT_PATH)
   find_program(torch_python NAMES python3)
   if(NOT Torch_DIR)
-    execute_process(COMMAND ${torch_python} -I -c "import torch; print(torch.utils.cmake_prefix_path)"
+    execute_process(
+      COMMAND ${torch_python} -I -c "import torch; print(torch.utils.cmake_prefix_path)"
       OUTPUT_VARIABLE torch_prefix OUTPUT_STRIP_TRAILING_WHITESPACE ERROR_QUIET)
     list(APPEND CMAKE_PREFIX_PATH ${torch_prefix})
   endif()
@@ -52,7 +57,7 @@ if(THINWIRE_TORCH)
   elseif(NOT GLOO_INCLUDE_DIR)
     message(STATUS "gloo headers not found: no Gloo groups from C++, no thinwire train")
   endif()
-  # A torch with CUDA brings NCCL; its header comes from NCCL's own package, which pip puts beside torch.
+  # A torch with CUDA brings NCCL. Its header comes from the NCCL package, which pip puts beside torch.
   if(TARGET torch_cuda)
     find_path(NCCL_INCLUDE_DIR nccl.h HINTS ${TORCH_INSTALL_PREFIX}/../nvidia/nccl/include)
   endif()

@@ -40,16 +40,15 @@ struct Leg {
   Reduction reduction = Reduction::sum;
   DType dtype = DType::f32;  // sum, max
   std::size_t bytes = 0;     // sum, max: exactly this many; gather: at most; scatter: per piece
-  bool in_place =
-      false;  // sum, max: the collective runs on the gradient's own memory, nothing is copied
+  // sum, max: the collective runs on the gradient's own memory; nothing is copied.
+  bool in_place = false;
 };
 
 struct Turn {
   std::uint64_t step = 0;
   int round = 0;
   Stream stream;
-  double squared_norm =
-      0;  // of this worker's gradient over all buckets; only where needs_norm() asks for it
+  double squared_norm = 0;  // of this worker's gradient over all buckets; only with needs_norm()
 };
 
 // The result of a collective. For sum and max it is one reduced payload; for gather and scatter one
@@ -57,8 +56,8 @@ struct Turn {
 struct Inbox {
   ConstBytes data;
   std::size_t slot_bytes = 0;  // slot of rank r starts at r * slot_bytes
-  std::span<const std::size_t>
-      sizes;                 // bytes that each rank sent; empty when only slots are known (CUDA)
+  // The number of bytes that each rank sent. Empty when only the slots are known (CUDA).
+  std::span<const std::size_t> sizes;
   mutable int culprit = -1;  // on an error: the rank that sent bad bytes, for the error message
 
   ConstBytes slot(int rank) const {

@@ -1,14 +1,11 @@
 // efsign.cc: EF-signSGD (Karimireddy et al. 2019): sends a bit per element and one magnitude per
 // group of a layer, and keeps the error.
 // SPDX-License-Identifier: Apache-2.0
-#include "thinwire/compress/memory_options.h"
 #include "thinwire/compress/schemes.h"
 #include "thinwire/compress/sign.h"
 
 namespace thinwire {
 namespace {
-
-constexpr std::uint8_t id = 13;
 
 // The groups: layers, or parts of layers.
 std::vector<SignGroup> groups_of(const Options& options, const Bucket& bucket) {
@@ -21,43 +18,18 @@ std::vector<SignGroup> groups_of(const Options& options, const Bucket& bucket) {
   return groups;
 }
 
-std::vector<Option> options() {
-  std::vector<Option> all = memory_options("momentum");
-  all.push_back({"group", "512",
-                 "Largest number of elements that share a magnitude, 1 to 1048576; 0: the whole "
-                 "layer, as in the paper. Up to 16384 is fastest."});
-  return all;
-}
-
-std::size_t bytes(const Options& options, const Bucket& bucket) {
-  return sign_frame_bytes(SignLevels::magnitude, groups_of(options, bucket));
-}
-
-std::unique_ptr<Compressor> make(const Options& options, const Bucket& bucket, const Site& site) {
-  return make_sign_compressor(id, SignLevels::magnitude, groups_of(options, bucket), options,
-                              bucket, site);
-}
-
 }  // namespace
 
 const Scheme& efsign_scheme() {
-  static const Scheme scheme{
-      .name = "efsign",
-      .id = id,
-      .paper = "Karimireddy et al. 2019, Error feedback fixes SignSGD",
-      .summary = "Sends each sign and the mean magnitude of a group of a layer, keeps the error.",
-      .bits = "1 + 32 / group",
-      .reducible = false,
-      .biased = true,
-      .feedback = true,
-      .stochastic = false,
-      .momentum = true,
-      .options = options(),
-      .variants = {"group=0", "memory=none", "group=4096,memory=residual"},
-      .bytes = bytes,
-      .traffic = 20.125,
-      .make = make,
-  };
+  static const Scheme scheme = describe_sign_scheme<13, SignLevels::magnitude, groups_of>(
+      {.name = "efsign",
+       .paper = "Karimireddy et al. 2019, Error feedback fixes SignSGD",
+       .summary = "Sends each sign and the mean magnitude of a group of a layer, keeps the error.",
+       .bits = "1 + 32 / group",
+       .options = {{"group", "512",
+                    "Largest number of elements that share a magnitude, 1 to 1048576; 0: the whole "
+                    "layer, as in the paper. Up to 16384 is fastest."}},
+       .variants = {"group=0", "memory=none", "group=4096,memory=residual"}});
   return scheme;
 }
 

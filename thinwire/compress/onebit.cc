@@ -4,14 +4,11 @@
 #include <algorithm>
 
 #include "thinwire/compress/matrix.h"
-#include "thinwire/compress/memory_options.h"
 #include "thinwire/compress/schemes.h"
 #include "thinwire/compress/sign.h"
 
 namespace thinwire {
 namespace {
-
-constexpr std::uint8_t id = 7;
 
 // Longer rows are cut, because their second read would not come from a cache; more means only fit
 // better. 16384 elements and their residual are 128 KiB.
@@ -44,43 +41,18 @@ std::vector<SignGroup> groups_of(const Options& options, const Bucket& bucket) {
   return groups;
 }
 
-std::vector<Option> options() {
-  std::vector<Option> all = memory_options("momentum");
-  all.push_back({"group", "512",
-                 "Smallest number of elements that share two means, 1 to 1048576. Shorter rows of "
-                 "a layer are joined."});
-  return all;
-}
-
-std::size_t bytes(const Options& options, const Bucket& bucket) {
-  return sign_frame_bytes(SignLevels::two_means, groups_of(options, bucket));
-}
-
-std::unique_ptr<Compressor> make(const Options& options, const Bucket& bucket, const Site& site) {
-  return make_sign_compressor(id, SignLevels::two_means, groups_of(options, bucket), options,
-                              bucket, site);
-}
-
 }  // namespace
 
 const Scheme& onebit_scheme() {
-  static const Scheme scheme{
-      .name = "onebit",
-      .id = id,
-      .paper = "Seide et al. 2014, 1-bit stochastic gradient descent",
-      .summary = "Sends each sign and two means per unit of a layer, keeps the error.",
-      .bits = "1 + 64 / max(row, group)",
-      .reducible = false,
-      .biased = true,
-      .feedback = true,
-      .stochastic = false,
-      .momentum = true,
-      .options = options(),
-      .variants = {"group=1", "group=64,memory=none", "group=3000,memory=residual"},
-      .bytes = bytes,
-      .traffic = 20.125,
-      .make = make,
-  };
+  static const Scheme scheme = describe_sign_scheme<7, SignLevels::two_means, groups_of>(
+      {.name = "onebit",
+       .paper = "Seide et al. 2014, 1-bit stochastic gradient descent",
+       .summary = "Sends each sign and two means per unit of a layer, keeps the error.",
+       .bits = "1 + 64 / max(row, group)",
+       .options = {{"group", "512",
+                    "Smallest number of elements that share two means, 1 to 1048576. Shorter rows "
+                    "of a layer are joined."}},
+       .variants = {"group=1", "group=64,memory=none", "group=3000,memory=residual"}});
   return scheme;
 }
 

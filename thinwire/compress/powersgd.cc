@@ -263,8 +263,8 @@ class PowerSgdCompressor final : public Compressor {
   std::vector<float> next_q_;           // after the step: the previous q_, for undo()
   std::vector<float> mean_q_, own_q_;
   std::vector<float> plain_;  // averages of uncompressed elements, until the last round
-  const PowerSgdLayout* given_ =
-      nullptr;         // v_ still holds what went out by this; q_ is the next step's
+  // Not null: v_ still contains what was sent by this layout, and q_ is that of the next step.
+  const PowerSgdLayout* given_ = nullptr;
   bool sound_ = true;  // the last gradient was within the limit
 };
 

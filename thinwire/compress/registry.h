@@ -28,8 +28,8 @@ struct Scheme {
   bool stochastic = false;
   bool momentum = false;  // accumulates momentum itself: the optimizer's own must be 0
   std::vector<Option> options;
-  std::vector<std::string>
-      variants;  // further settings that the law tests try, as "key=value,key=value"
+  // Further settings for the tests of the laws, as "key=value,key=value".
+  std::vector<std::string> variants;
   // The bytes that a rank's encoder writes for a bucket in one step, including all rounds and
   // headers. Where that depends on the data it is null, or returns 0.
   std::size_t (*bytes)(const Options& options, const Bucket& bucket) = nullptr;

@@ -12,8 +12,8 @@
 #include <vector>
 
 #include "thinwire/compress/codec.h"
-#include "thinwire/compress/compressor.h"
-#include "thinwire/core/options.h"
+#include "thinwire/compress/memory_options.h"
+#include "thinwire/compress/registry.h"
 #include "thinwire/kernels/sign.h"
 
 namespace thinwire {
@@ -28,13 +28,6 @@ struct SignGroup {
 // Appends [first, first + count) as groups of nearly equal length, at most `longest` each.
 void cut_evenly(std::size_t first, std::size_t count, std::size_t longest,
                 std::vector<SignGroup>& groups);
-
-// The bytes that a rank sends per step with these groups, and the compressor.
-std::size_t sign_frame_bytes(SignLevels levels, const std::vector<SignGroup>& groups);
-std::unique_ptr<Compressor> make_sign_compressor(std::uint8_t scheme, SignLevels levels,
-                                                 const std::vector<SignGroup>& groups,
-                                                 const Options& options, const Bucket& bucket,
-                                                 const Site& site);
 
 class SignCodec final : public Codec {
  public:
@@ -76,5 +69,30 @@ class SignCodec final : public Codec {
   std::vector<std::size_t> runs_;  // the first place of each unit of parallel work, and the end
   std::size_t bytes_ = 0;
 };
+
+// The bytes that a rank sends per step with these groups, and the compressor.
+std::size_t sign_frame_bytes(SignLevels levels, const std::vector<SignGroup>& groups);
+std::unique_ptr<Compressor> make_sign_compressor(std::uint8_t scheme, SignLevels levels,
+                                                 const std::vector<SignGroup>& groups,
+                                                 const Options& options, const Bucket& bucket,
+                                                 const Site& site);
+
+// A scheme of this codec. `scheme` has what differs: names, texts, variants and the option `group`,
+// by which groups_of(options, bucket) finds the groups.
+template <std::uint8_t id, SignLevels levels, auto groups_of>
+Scheme describe_sign_scheme(Scheme scheme) {
+  scheme.id = id;
+  scheme.biased = scheme.feedback = scheme.momentum = true;
+  const std::vector<Option> memory = memory_options("momentum");
+  scheme.options.insert(scheme.options.begin(), memory.begin(), memory.end());
+  scheme.bytes = [](const Options& options, const Bucket& bucket) {
+    return sign_frame_bytes(levels, groups_of(options, bucket));
+  };
+  scheme.traffic = 20.125;
+  scheme.make = [](const Options& options, const Bucket& bucket, const Site& site) {
+    return make_sign_compressor(id, levels, groups_of(options, bucket), options, bucket, site);
+  };
+  return scheme;
+}
 
 }  // namespace thinwire

@@ -21,8 +21,8 @@ struct SparseSettings {
   ValueCoder values = ValueCoder::log4;
   IndexChoice index = IndexChoice::golomb;
   double clip = 0;  // largest norm of the average gradient; 0: no clipping
-  bool clip_global =
-      true;  // by the norm over all buckets, or over this bucket alone (an approximation)
+  // Clip by the norm over all buckets, or over this bucket alone (an approximation).
+  bool clip_global = true;
 };
 
 // The options that topk and dgc share.

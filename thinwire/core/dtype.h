@@ -1,4 +1,4 @@
-// dtype.h: the element types that travel or hold gradients.
+// dtype.h: the element types of gradients and payloads.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 

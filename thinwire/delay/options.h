@@ -26,19 +26,22 @@ struct DelayOptions {
   bool measure = false;           // measures in the first rounds which D the link needs
   std::uint64_t local_steps = 1;  // K: steps per message
   Correction correction = Correction::soft;
-  double share = 0;  // soft, ledger: the share of its own update that a worker applies before the
-                     // mean arrives; 0: 1 for the ledger, measured for soft
-  double clip = 0;  // ledger, pull: longest correction, in lengths of the mean update; 0: no limit.
-                    // The rest is applied with the next correction.
-  double pace = 0;  // soft, ledger: the share of a due correction applied per step, 1: all at once;
-                    // 0: effective_pace() chooses
+  // soft, ledger: the share of its own update that a worker applies before the mean arrives. 0: 1
+  // for the ledger, measured for soft.
+  double share = 0;
+  // ledger, pull: the longest correction, in lengths of the mean update. The rest is applied with
+  // the next correction. 0: no limit.
+  double clip = 0;
+  // soft, ledger: the share of a due correction that is applied per step. 1: all at once. 0:
+  // effective_pace() chooses.
+  double pace = 0;
   double momentum = 0.9;  // momentum of the optimizer, on which a chosen pace depends
   double rate = 0;        // pull: share of the way per round; 0: pull_rate() chooses
-  bool book_b =
-      false;  // soft, ledger, with a compressor: on arrival only what was sent is replaced;
-              // what the compressor held back stays in this worker's model
-  std::uint64_t check_every = 100;  // steps between comparisons of the anchors, which are sent with
-                                    // messages; 0: never
+  // soft, ledger, with a compressor: on arrival the mean replaces only what was sent. What the
+  // compressor held back stays in this worker's model.
+  bool book_b = false;
+  // Steps between comparisons of the anchors, which are sent with messages. 0: never.
+  std::uint64_t check_every = 100;
 
   // Parses "soft", "pull:rate=0.02", "ledger:book=b,clip=1". Throws an Error that lists the
   // choices.

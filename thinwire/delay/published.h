@@ -57,8 +57,8 @@ class PublishedAverage final : public DelayedAverage {
                    Replay replay)
       : DelayedAverage(group, buckets, weights, config, options, moments, std::move(replay)) {}
 
-  // With Correction::published, before the optimizer's step: records the gradients, and adds the due
-  // correction to them. Pass zeros for a skipped step.
+  // With Correction::published, before the optimizer's step: records the gradients, and adds the
+  // due correction to them. Pass zeros for a skipped step.
   using DelayedAverage::correct;
 };
 

@@ -10,8 +10,8 @@
 namespace thinwire {
 namespace {
 
-constexpr std::size_t least_per_thread = std::size_t{1}
-                                         << 17;  // below, waking a thread costs more than it saves
+// Below this, waking a thread costs more than it saves.
+constexpr std::size_t least_per_thread = std::size_t{1} << 17;
 
 float* at(std::vector<float>& values, std::size_t first) {
   return values.empty() ? nullptr : values.data() + first;

@@ -14,8 +14,8 @@ namespace thinwire {
 namespace {
 
 constexpr float smallest_positive = std::numeric_limits<float>::denorm_min();
-constexpr std::size_t least_per_thread = std::size_t{1}
-                                         << 17;  // below, waking a thread costs more than it saves
+// Below this, waking a thread costs more than it saves.
+constexpr std::size_t least_per_thread = std::size_t{1} << 17;
 
 }  // namespace
 

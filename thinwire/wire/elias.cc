@@ -39,7 +39,7 @@ constexpr Status bad_code{Code::bad_value, "its levels are not coded as they sho
 std::size_t elias_encode(const std::uint8_t* levels, const std::uint8_t* signs, std::size_t count,
                          Bytes out) {
   BitWriter writer(out);
-  std::size_t next = 0;  // the element behind the last one written
+  std::size_t next = 0;  // the element after the last one written
   for (std::size_t i = 0; i < count; ++i) {
     if (levels[i] == 0) continue;
     const Field gap = gamma(static_cast<std::uint32_t>(i - next + 1)), level = gamma(levels[i]);

@@ -9,7 +9,7 @@
 //    6  2  bucket
 //    8  4  step (its low 32 bits)
 //   12  4  elements of the bucket
-//   16  4  CRC-32C of bytes 0..15 and of everything behind this field
+//   16  4  CRC-32C of bytes 0..15 and of everything after this field
 //   20     payload
 //
 // All numbers are little-endian. A sparse payload is a directory (per chunk: count and index coder,

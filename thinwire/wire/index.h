@@ -22,11 +22,8 @@
 
 namespace thinwire {
 
-enum class IndexCoder : std::uint8_t {
-  golomb = 0,
-  elias_fano = 1,
-  gap = 2
-};  // ids on the wire, for ever
+// The ids are on the wire and never change.
+enum class IndexCoder : std::uint8_t { golomb = 0, elias_fano = 1, gap = 2 };
 
 // How the encoder of a frame chooses: always the smallest, or always one coder. With `gap`, a chunk
 // uses golomb where that is not longer.

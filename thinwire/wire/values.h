@@ -15,7 +15,8 @@
 
 namespace thinwire {
 
-enum class ValueCoder : std::uint8_t {  // ids on the wire, for ever
+// The ids are on the wire and never change.
+enum class ValueCoder : std::uint8_t {
   f32 = 0,
   f16 = 1,   // rounds to nearest even, saturates at 65504
   bf16 = 2,  // rounds to nearest even, saturates at the largest finite
