@@ -14,7 +14,7 @@ namespace thinwire {
 
 void PrintTo(const Cost& cost, std::ostream* out) {
   *out << cost.steps << " steps, path " << cost.path << ", sent " << cost.sent << ", received "
-       << cost.received;
+       << cost.received << ", piece " << cost.piece;
 }
 
 namespace {
@@ -32,6 +32,18 @@ TEST(Cost, OfShares) {
   EXPECT_EQ(share_end(20, 4, 0, 3), 8u);
   EXPECT_EQ(share_end(20, 4, 1, 3), 16u);
   EXPECT_EQ(share_end(20, 4, 2, 3), 20u);
+}
+
+// Long sums go around: shares of a megabyte at least, of more than two ranks.
+TEST(Cost, OfSums) {
+  const std::size_t mega = 1 << 20;
+  EXPECT_EQ(sum_cost(4 * mega, 4, 0, 4), (Cost{6, 6 * mega, 6 * mega, 6 * mega, mega / 4}));
+  EXPECT_EQ(sum_cost(4 * mega - 4, 4, 0, 4), shares_cost(4 * mega - 4, 4, 0, 4));
+  EXPECT_EQ(sum_cost(4 * mega, 4, 0, 5), shares_cost(4 * mega, 4, 0, 5));
+  EXPECT_EQ(sum_cost(4 * mega, 4, 0, 2), shares_cost(4 * mega, 4, 0, 2));
+  EXPECT_EQ(sum_cost(400 * mega, 4, 0, 4).piece, 100 * mega / 8) << "of 8 segments at most";
+  EXPECT_EQ(segments_of(0), 1u);
+  EXPECT_EQ(segments_of(mega), 4u);
 }
 
 TEST(Cost, OfARing) {

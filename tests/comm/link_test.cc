@@ -110,10 +110,20 @@ TEST(LinkText, SaysWhatOutagesAndSeedsNeed) {
 
 TEST(LinkPrice, ByHand) {
   const Link link = Link::parse("8mbit,10ms");  // 1e6 bytes per second
-  EXPECT_DOUBLE_EQ(link.wire_seconds(300'000), 0.3);
+  // In frames of 1514 bytes, of which 1448 are ours.
+  EXPECT_DOUBLE_EQ(link.wire_seconds(144'800), 0.1514);
   // Two steps, each with its latency; the bytes of the path, whoever sends them.
-  EXPECT_DOUBLE_EQ(link.seconds({.steps = 2, .path = 150'000, .sent = 7}), 0.020 + 0.15);
+  EXPECT_DOUBLE_EQ(link.seconds({.steps = 2, .path = 144'800, .sent = 7}), 0.020 + 0.1514);
   EXPECT_EQ(link.seconds({}), 0);
+}
+
+// Six steps of 144800 bytes, each of which begins after a piece of the one before. The latency hides
+// behind the bytes, up to that of the last step, until it is as long as what is left of a step.
+TEST(LinkPrice, LatencyHidesBehindLongSteps) {
+  const Cost ring{.steps = 6, .path = 6 * 144'800, .piece = 14'480};
+  EXPECT_DOUBLE_EQ(Link::parse("8mbit,10ms").seconds(ring), 6 * 0.1514 + 0.010);
+  EXPECT_DOUBLE_EQ(Link::parse("8mbit,130ms").seconds(ring), 6 * 0.1514 + 0.130);
+  EXPECT_DOUBLE_EQ(Link::parse("8mbit,200ms").seconds(ring), 6 * (0.01514 + 0.200));
 }
 
 TEST(LinkPrice, InfIsLatencyOnly) {

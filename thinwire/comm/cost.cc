@@ -64,6 +64,20 @@ std::size_t share_end(std::size_t bytes, std::size_t element, int share, int ran
   return element * (last * (elements / count) + std::min(last, elements % count));
 }
 
+std::size_t segments_of(std::size_t share_bytes) {
+  return std::clamp<std::size_t>(share_bytes >> 18, 1, 8);  // of 256 kB, at most 8
+}
+
+bool takes_ring(std::size_t bytes, int ranks) {
+  return ranks > 2 && bytes / static_cast<std::size_t>(ranks) >= std::size_t{1} << 20;
+}
+
+Cost sum_cost(std::size_t bytes, std::size_t element, int rank, int ranks) {
+  if (!takes_ring(bytes, ranks)) return shares_cost(bytes, element, rank, ranks);
+  const std::size_t share = share_end(bytes, element, 0, ranks);
+  return ring_cost(bytes, ranks, share / segments_of(share));
+}
+
 Cost shares_cost(std::size_t bytes, std::size_t element, int rank, int ranks) {
   if (ranks == 1) return {};
   if (ranks == 2) return {1, bytes, bytes, bytes};

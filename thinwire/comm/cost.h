@@ -29,6 +29,15 @@ namespace thinwire {
 // the longest.
 std::size_t share_end(std::size_t bytes, std::size_t element, int share, int ranks);
 
+// While one segment of a share is added, the next is on the wire.
+std::size_t segments_of(std::size_t share_bytes);
+
+// All-reduce of c10d. Short sums go by shares. Long ones, of more than two ranks and with shares of
+// a megabyte, go around a ring: fewer flows meet at each link, and a step's latency hides behind its
+// bytes.
+bool takes_ring(std::size_t bytes, int ranks);
+Cost sum_cost(std::size_t bytes, std::size_t element, int rank, int ranks);
+
 // All-reduce. Every rank sums one share and sends the sum to all others: two steps. Two ranks swap
 // the whole in one.
 Cost shares_cost(std::size_t bytes, std::size_t element, int rank, int ranks);

@@ -118,7 +118,7 @@ Cost cost_of(const std::vector<Part>& parts, int rank) {
   const auto ranks = static_cast<int>(parts.size());
   switch (call.kind) {
     case Kind::all_reduce:
-      return shares_cost(call.bytes, size_of(call.dtype), rank, ranks);
+      return sum_cost(call.bytes, size_of(call.dtype), rank, ranks);
     case Kind::all_gather:
       return gather_cost(own.sizes, rank);
     case Kind::all_to_all:

@@ -5,8 +5,8 @@
 // in one step (1 MB from each of 4 ranks on loopback: 2.6 ms against 6.5 ms). Gloo's reductions
 // lose a NaN in max and wrap i8; and it ends the process when ranks disagree on a length. Here
 // arithmetic is reduce.h's, as in every engine, and ranks that disagree wait, and are told. Nor are
-// they slower: an all-reduce is one step between two ranks and two among more, where Gloo's ring
-// takes 2 (N - 1), and whoever waits does the work, with no thread in between.
+// they slower: a short all-reduce is one step between two ranks and two among more, where Gloo's
+// ring takes 2 (N - 1), and whoever waits does the work, with no thread in between.
 // SPDX-License-Identifier: Apache-2.0
 #include "thinwire/comm/c10d/c10d.h"
 
@@ -16,8 +16,8 @@
 
 #include "thinwire/comm/c10d/base.h"
 #include "thinwire/comm/c10d/messages.h"
+#include "thinwire/comm/c10d/sums.h"
 #include "thinwire/comm/cost.h"
-#include "thinwire/comm/reduce.h"
 #include "thinwire/core/error.h"
 
 namespace thinwire {
@@ -30,92 +30,9 @@ using torch_engine::Lost;
 using torch_engine::Messages;
 using torch_engine::place_of;
 using torch_engine::Pool;
+using torch_engine::Ring;
+using torch_engine::Shares;
 using torch_engine::World;
-
-// Every rank sums one share of the buffer and sends the sum to all others: two steps, and the bytes
-// of a ring. Two ranks save the second step: each sums the whole, and since a sum is the same bits
-// from both sides (reduce.h), so are the results. A share is summed in one fixed order, and travels
-// in segments: while one is being added, the next is on the wire.
-class Shares {
- public:
-  Shares(World& world, Job& job, Bytes data)
-      : world_(world), job_(job), data_(data), receives_(world, job), sends_(world, job) {
-    job.cost = shares_cost(data.size(), element(), world.rank(), world.size());
-    longest_ = whole() ? data.size() : end_of(0);
-    segments_ = std::clamp<std::size_t>(longest_ / kSegment, 1, kMostSegments);
-    scratch_ = world.pool().take((count() - 1) * longest_);
-  }
-
-  bool has_steps() const { return !whole(); }
-
-  // Receives of the sums too: a rank sends its sum when it has our part of it, so what they
-  // overwrite has been sent by then.
-  void begin() {
-    for_parts(
-        [&](std::size_t segment, int peer) { receives_.receive(arrival(segment, peer), peer); });
-    for_parts([&](std::size_t segment, int peer) { sends_.send(part(peer, segment), peer); });
-    if (whole()) return;
-    for_parts([&](std::size_t segment, int peer) { receives_.receive(part(peer, segment), peer); });
-  }
-
-  void finish() {
-    const DType dtype = job_.position.call.dtype;
-    for (std::size_t segment = 0; segment < segments_; ++segment) {
-      const Bytes sum = part(world_.rank(), segment);
-      if (whole()) sends_.wait_next();  // what is sent must not change before
-      for_others(world_, [&](int peer) {
-        receives_.wait_next();
-        reduce_into(sum, arrival(segment, peer), dtype, job_.position.call.op);
-      });
-      if (!whole()) for_others(world_, [&](int peer) { sends_.send(sum, peer); });
-    }
-    receives_.wait_all();
-    sends_.wait_all();
-  }
-
- private:
-  static constexpr std::size_t kSegment = std::size_t{1} << 18;
-  static constexpr std::size_t kMostSegments = 8;
-
-  std::size_t count() const { return static_cast<std::size_t>(world_.size()); }
-  bool whole() const { return world_.size() == 2; }
-
-  template <typename Body>
-  void for_parts(Body body) const {
-    for (std::size_t segment = 0; segment < segments_; ++segment)
-      for_others(world_, [&](int peer) { body(segment, peer); });
-  }
-
-  std::size_t element() const { return size_of(job_.position.call.dtype); }
-  std::size_t end_of(int share) const {
-    return share_end(data_.size(), element(), share, world_.size());
-  }
-
-  // A segment of the share that `rank` sums.
-  Bytes part(int rank, std::size_t segment) const {
-    const std::size_t start = whole() || rank == 0 ? 0 : end_of(rank - 1);
-    const std::size_t end = whole() ? data_.size() : end_of(rank);
-    const std::size_t size = element(), elements = (end - start) / size;
-    const std::size_t from = elements * segment / segments_,
-                      to = elements * (segment + 1) / segments_;
-    return data_.subspan(start + from * size, (to - from) * size);
-  }
-
-  // Receive buffer for a peer's contribution to a segment of our share.
-  Bytes arrival(std::size_t segment, int peer) const {
-    const Bytes sum = part(world_.rank(), segment), first = part(world_.rank(), 0);
-    const auto offset = static_cast<std::size_t>(sum.data() - first.data());
-    return {scratch_->data() + place_of(world_, peer) * longest_ + offset, sum.size()};
-  }
-
-  World& world_;
-  const Job& job_;
-  Bytes data_;
-  std::size_t longest_ = 0;  // share, in bytes
-  std::size_t segments_ = 1;
-  std::shared_ptr<Pool::Block> scratch_;
-  Messages receives_, sends_;
-};
 
 // A binomial tree. Places count from the root.
 class Tree {
@@ -288,6 +205,7 @@ class C10dGroup final : public BaseGroup {
   Pending all_reduce(Bytes data, DType dtype, ReduceOp op, Stream) override {
     const Call call{.kind = Kind::all_reduce, .bytes = data.size(), .dtype = dtype, .op = op};
     const auto job = issue(call, [&] { check_all_reduce(rank(), call); });
+    if (takes_ring(data.size(), size())) return launch<Ring>(job, data);
     return launch<Shares>(job, data);
   }
 
