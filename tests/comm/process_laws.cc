@@ -65,41 +65,31 @@ void require_cost(const Group& group, Pending pending, const Cost& expected, con
 
 // Every engine tells what it does: the emulated link has its prices from here.
 void costs(Group& group) {
-  const int ranks = group.size(), rank = group.rank();
   const std::size_t n = laws::size_of_group(group);
-  const bool mpi = group.name() == "mpi", staged = ranks > 1 && !mpi && group.name() != "c10d";
-  laws::Buffer data(n * 40), slots(n * 40);
-  std::vector<std::size_t> sizes(n);
-  const std::vector<std::size_t> pieces(n, 3);
-  const auto with_agreement = [&](Cost cost) {
-    return staged ? after_agreement(cost, ranks) : cost;
+  const auto& cost_of = group.name() == "mpi"    ? mpi_cost
+                        : group.name() == "c10d" ? c10d_cost
+                                                 : nccl_cost;
+  const auto cost = [&](const Call& call, const Operands& operands = {}) {
+    return cost_of(call, operands, group.rank(), group.size());
   };
-  require_cost(group, group.all_reduce(data, DType::f32, ReduceOp::sum, {}),
-               mpi      ? mpi_reduce_cost(n * 40, rank, ranks)
-               : staged ? after_agreement(ring_cost(n * 40, ranks), ranks)
-                        : shares_cost(n * 40, 4, rank, ranks),
-               "all_reduce");
-  if (!mpi && !staged) {
-    laws::Buffer longer(n << 20);
-    require_cost(group, group.all_reduce(longer, DType::f32, ReduceOp::sum, {}),
-                 ranks > 2 ? ring_cost(longer.size(), ranks, 1 << 18)
-                           : shares_cost(longer.size(), 4, rank, ranks),
-                 "long all_reduce");
-  }
+  laws::Buffer data(n * 40), slots(n * 40), longer(n << 20);
+  std::vector<std::size_t> sizes(n), threes(n, 3);
+  const auto sum = [&](Bytes of) { return group.all_reduce(of, DType::f32, ReduceOp::sum, {}); };
+  const auto sum_call = [](const laws::Buffer& of) {
+    return Call{.kind = Kind::all_reduce, .bytes = of.size(), .dtype = DType::f32};
+  };
+  require_cost(group, sum(data), cost(sum_call(data)), "all_reduce");
+  require_cost(group, sum(longer), cost(sum_call(longer)), "long all_reduce");
   require_cost(group, group.all_gather(ConstBytes(data).first(3), 40, slots, sizes, {}),
-               with_agreement(gather_cost(pieces, rank)), "all_gather");
-  require_cost(group, group.all_to_all(data, pieces, 40, slots, sizes, {}),
-               with_agreement(pieces_cost(pieces, pieces, rank)), "all_to_all");
-  require_cost(group, group.broadcast(data, ranks - 1, {}),
-               mpi      ? mpi_broadcast_cost(n * 40, ranks - 1, rank, ranks)
-               : staged ? after_agreement(chain_cost(n * 40, ranks - 1, rank, ranks), ranks)
-                        : tree_cost(n * 40, ranks - 1, rank, ranks),
+               cost({.kind = Kind::all_gather, .bytes = 40}, {.sizes = threes}), "all_gather");
+  require_cost(
+      group, group.all_to_all(data, threes, 40, slots, sizes, {}),
+      cost({.kind = Kind::all_to_all, .bytes = 40}, {.mine_sizes = threes, .sizes = threes}),
+      "all_to_all");
+  require_cost(group, group.broadcast(data, group.size() - 1, {}),
+               cost({.kind = Kind::broadcast, .bytes = data.size(), .root = group.size() - 1}),
                "broadcast");
-  require_cost(group, group.barrier(),
-               mpi      ? mpi_reduce_cost(0, rank, ranks)
-               : staged ? after_agreement({}, ranks)
-                        : rounds_cost(ranks),
-               "barrier");
+  require_cost(group, group.barrier(), cost({.kind = Kind::barrier}), "barrier");
 }
 
 int body(Group& group) {

@@ -127,8 +127,11 @@ std::string Link::str() const {
 }
 
 double Link::seconds(const Cost& cost) const {
-  const double all = static_cast<double>(cost.steps) * latency_seconds;
-  return wire_seconds(cost.path) + lag(cost, latency_seconds, all);
+  const auto latencies = [&](std::uint64_t steps) {
+    return static_cast<double>(steps) * latency_seconds;
+  };
+  return wire_seconds(cost.path) +
+         lag(cost, latencies(cost.lead + 1), latencies(cost.lead + cost.steps));
 }
 
 double Link::wire_seconds(std::uint64_t bytes) const {
@@ -136,10 +139,10 @@ double Link::wire_seconds(std::uint64_t bytes) const {
   return bytes_per_second > 0 ? framing * static_cast<double>(bytes) / bytes_per_second : 0;
 }
 
-double Link::lag(const Cost& cost, double latency_of_one, double latency_of_all) const {
-  if (cost.piece == 0) return latency_of_all;
+double Link::lag(const Cost& cost, double first, double all) const {
+  if (cost.piece == 0) return all;
   const double pieces = static_cast<double>(cost.steps) * wire_seconds(cost.piece);
-  return std::max(latency_of_one, latency_of_all + pieces - wire_seconds(cost.path));
+  return std::max(first, all + pieces - wire_seconds(cost.path));
 }
 
 }  // namespace thinwire

@@ -37,9 +37,10 @@ struct Link {
   // What these bytes take on the wire, in TCP's frames over Ethernet: 1514 bytes carry 1448.
   double wire_seconds(std::uint64_t bytes) const;
 
-  // From the end of the path's bytes to that of the collective, where one step has this latency and
-  // all of them together that: latencies overlap with the bytes if steps begin before the last ends.
-  double lag(const Cost& cost, double latency_of_one, double latency_of_all) const;
+  // What a collective takes beyond the bytes of its path, where all that comes before its second step
+  // has one latency and all of it the other: the rest overlaps with the bytes if a step begins before
+  // the last one ends.
+  double lag(const Cost& cost, double first, double all) const;
 };
 
 // The group must outlive what is returned, and must not be used beside it. Where the link is not

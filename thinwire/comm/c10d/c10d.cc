@@ -37,9 +37,8 @@ using torch_engine::World;
 // A binomial tree. Places count from the root.
 class Tree {
  public:
-  Tree(World& world, Job& job, Bytes data)
+  Tree(World& world, const Job& job, Bytes data)
       : world_(world), data_(data), root_(job.position.call.root), messages_(world, job) {
-    job.cost = tree_cost(data.size(), root_, world.rank(), world.size());
     place_ = (world.rank() - root_ + world.size()) % world.size();
   }
 
@@ -79,9 +78,7 @@ class Tree {
 // In round k every rank hears from the one 2^k before it: after the last, from all.
 class Rounds {
  public:
-  Rounds(World& world, Job& job) : world_(world), sends_(world, job), receives_(world, job) {
-    job.cost = rounds_cost(world.size());
-  }
+  Rounds(World& world, const Job& job) : world_(world), sends_(world, job), receives_(world, job) {}
 
   bool has_steps() const { return world_.size() > 2; }
 
@@ -116,37 +113,23 @@ class Pieces {
  public:
   using Length = std::uint64_t;
 
-  // `mine_sizes` is of an all-to-all only: in a gather all get the same.
-  Pieces(World& world, Job& job, std::span<const std::size_t> mine_sizes, Bytes slots,
-         std::span<std::size_t> sizes)
-      : world_(world),
-        job_(job),
-        mine_sizes_(mine_sizes),
-        slots_(slots),
-        sizes_(sizes),
-        sends_(world, job),
-        receives_(world, job) {}
+  Pieces(World& world, const Job& job, const Operands& operands)
+      : world_(world), job_(job), operands_(operands), sends_(world, job), receives_(world, job) {
+    operands.keep_own(call(), world.rank());
+  }
 
   bool has_steps() const { return false; }
 
-  void begin_receives() {
-    const std::size_t stride = sizeof(Length) + slot();
-    incoming_ = world_.pool().take(stride * (sizes_.size() - 1));
+  void begin() {
+    const std::size_t stride = sizeof(Length) + call().bytes;
+    incoming_ = world_.pool().take(stride * (operands_.sizes.size() - 1));
     for_others(world_, [&](int peer) { receives_.receive(arrival(peer), peer); });
-  }
-
-  // The same for all peers: one copy of it.
-  void begin_sends(ConstBytes piece) {
-    const Bytes message = packed(piece);
-    for_others(world_, [&](int peer) { sends_.send(message, peer); });
-  }
-
-  void begin_send(ConstBytes piece, int peer) { sends_.send(packed(piece), peer); }
-
-  void keep_own(ConstBytes own) {
-    const auto me = static_cast<std::size_t>(world_.rank());
-    std::ranges::copy(own, slots_.subspan(me * slot()).begin());
-    sizes_[me] = own.size();
+    Bytes message;
+    for_others(world_, [&](int peer) {
+      const bool again = call().kind == Kind::all_gather && !message.empty();  // the same for all
+      if (!again) message = packed(operands_.piece(call(), peer));
+      sends_.send(message, peer);
+    });
   }
 
   void finish() {
@@ -155,15 +138,13 @@ class Pieces {
       unpack(arrival(peer), peer);
     });
     sends_.wait_all();
-    job_.cost = mine_sizes_.empty() ? gather_cost(sizes_, world_.rank())
-                                    : pieces_cost(mine_sizes_, sizes_, world_.rank());
   }
 
  private:
-  std::size_t slot() const { return job_.position.call.bytes; }
+  const Call& call() const { return job_.position.call; }
 
   Bytes arrival(int peer) const {
-    const std::size_t stride = sizeof(Length) + slot();
+    const std::size_t stride = sizeof(Length) + call().bytes;
     return {incoming_->data() + place_of(world_, peer) * stride, stride};
   }
 
@@ -178,19 +159,18 @@ class Pieces {
   void unpack(ConstBytes message, int peer) {
     Length length = 0;
     std::memcpy(&length, message.data(), sizeof length);
-    if (length > slot())
+    if (length > call().bytes)
       throw Lost{peer, "rank " + std::to_string(peer) + " announces " + std::to_string(length) +
-                           " bytes for a slot of " + std::to_string(slot())};
+                           " bytes for a slot of " + std::to_string(call().bytes)};
     const auto r = static_cast<std::size_t>(peer);
-    std::ranges::copy(message.subspan(sizeof length, length), slots_.data() + r * slot());
-    sizes_[r] = length;
+    std::ranges::copy(message.subspan(sizeof length, length),
+                      operands_.data.data() + r * call().bytes);
+    operands_.sizes[r] = length;
   }
 
   World& world_;
-  Job& job_;
-  std::span<const std::size_t> mine_sizes_;
-  Bytes slots_;
-  std::span<std::size_t> sizes_;
+  const Job& job_;
+  const Operands operands_;
   std::shared_ptr<Pool::Block> incoming_;
   std::vector<std::shared_ptr<Pool::Block>> outgoing_;
   Messages sends_, receives_;
@@ -198,59 +178,25 @@ class Pieces {
 
 class C10dGroup final : public BaseGroup {
  public:
-  using BaseGroup::BaseGroup;
+  explicit C10dGroup(std::shared_ptr<World> world) : BaseGroup(std::move(world), c10d_cost) {}
 
   std::string name() const override { return "c10d"; }
 
-  Pending all_reduce(Bytes data, DType dtype, ReduceOp op, Stream) override {
-    const Call call{.kind = Kind::all_reduce, .bytes = data.size(), .dtype = dtype, .op = op};
-    const auto job = issue(call, [&] { check_all_reduce(rank(), call); });
-    if (takes_ring(data.size(), size())) return launch<Ring>(job, data);
-    return launch<Shares>(job, data);
-  }
-
-  Pending all_gather(ConstBytes mine, std::size_t slot_bytes, Bytes slots,
-                     std::span<std::size_t> sizes, Stream) override {
-    const Call call{.kind = Kind::all_gather, .bytes = slot_bytes};
-    const auto job = issue(
-        call, [&] { check_slots(rank(), size(), call, mine.size(), slots.size(), sizes.size()); });
-    const auto pieces =
-        std::make_shared<Pieces>(*world_, *job, std::span<const std::size_t>(), slots, sizes);
-    pieces->keep_own(mine);
-    return launch(job, pieces, [&] {
-      pieces->begin_receives();
-      pieces->begin_sends(mine);
-    });
-  }
-
-  Pending all_to_all(ConstBytes mine, std::span<const std::size_t> mine_sizes,
-                     std::size_t slot_bytes, Bytes slots, std::span<std::size_t> sizes,
-                     Stream) override {
-    const Call call{.kind = Kind::all_to_all, .bytes = slot_bytes};
-    const auto job = issue(call, [&] {
-      check_pieces(rank(), size(), call, mine.size(), mine_sizes);
-      check_slots(rank(), size(), call, 0, slots.size(), sizes.size());
-    });
-    const auto piece = [&](int peer) {
-      const auto r = static_cast<std::size_t>(peer);
-      return mine.subspan(r * slot_bytes, mine_sizes[r]);
-    };
-    const auto pieces = std::make_shared<Pieces>(*world_, *job, mine_sizes, slots, sizes);
-    pieces->keep_own(piece(rank()));
-    return launch(job, pieces, [&] {
-      pieces->begin_receives();
-      for_others(*world_, [&](int peer) { pieces->begin_send(piece(peer), peer); });
-    });
-  }
-
-  Pending broadcast(Bytes data, int root, Stream) override {
-    const Call call{.kind = Kind::broadcast, .bytes = data.size(), .root = root};
-    const auto job = issue(call, [&] { check_broadcast(rank(), size(), call); });
-    return launch<Tree>(job, data);
-  }
-
-  Pending barrier() override {
-    return launch<Rounds>(issue({.kind = Kind::barrier}, [] {}));
+ private:
+  void carry_out(const std::shared_ptr<Job>& job, const Operands& operands) override {
+    const Call& call = job->position.call;
+    switch (call.kind) {
+      case Kind::all_reduce:
+        return takes_ring(call.bytes, size()) ? launch<Ring>(job, operands.data)
+                                              : launch<Shares>(job, operands.data);
+      case Kind::all_gather:
+      case Kind::all_to_all:
+        return launch<Pieces>(job, operands);
+      case Kind::broadcast:
+        return launch<Tree>(job, operands.data);
+      case Kind::barrier:
+        return launch<Rounds>(job);
+    }
   }
 };
 

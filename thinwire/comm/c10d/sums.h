@@ -55,13 +55,12 @@ class Cut {
 // in segments: while one is being added, the next is on the wire.
 class Shares {
  public:
-  Shares(World& world, Job& job, Bytes data)
+  Shares(World& world, const Job& job, Bytes data)
       : world_(world),
         call_(job.position.call),
         cut_(data, size_of(call_.dtype), whole() ? 1 : world.size()),
         receives_(world, job),
         sends_(world, job) {
-    job.cost = sum_cost(data.size(), size_of(call_.dtype), world.rank(), world.size());
     scratch_ = world.pool().take((count_of(world) - 1) * cut_.longest());
   }
 
@@ -121,13 +120,12 @@ class Shares {
 // rank to the one before that, then the sums go round.
 class Ring {
  public:
-  Ring(World& world, Job& job, Bytes data)
+  Ring(World& world, const Job& job, Bytes data)
       : world_(world),
         call_(job.position.call),
         cut_(data, size_of(call_.dtype), world.size()),
         receives_(world, job),
         sends_(world, job) {
-    job.cost = sum_cost(data.size(), size_of(call_.dtype), world.rank(), world.size());
     scratch_ = world.pool().take((count_of(world) - 1) * cut_.longest());
   }
 
