@@ -108,12 +108,12 @@ class Network:
         run(f"ip netns add {name}")
         run(f"ip -n {name} link set lo up")
 
-    def shape(self, rate: str) -> None:
-        """Both directions of every link, by a token bucket; "none": as fast as the machine."""
+    def shape(self, rate: str, burst: str = "128kb") -> None:
+        """Both directions of every link, by a token bucket; "none": as fast as the machine. `burst` is what may pass at once after a pause."""
         for host, name in enumerate(self.names):
             for place, device in ((name, DEVICE), (self._switch, f"port{host}")):
                 run(f"tc -n {place} qdisc replace dev {device} root " +
-                    ("noqueue" if rate == "none" else f"tbf rate {rate} burst 128kb latency 50ms"))
+                    ("noqueue" if rate == "none" else f"tbf rate {rate} burst {burst} latency 50ms"))
 
     def delay(self, relay: str, seconds: float) -> None:
         """Every frame from one host to another waits so long, each way. `relay` (relay.cc) takes the bridge's place."""

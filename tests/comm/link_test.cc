@@ -110,10 +110,24 @@ TEST(LinkText, SaysWhatOutagesAndSeedsNeed) {
 
 TEST(LinkPrice, ByHand) {
   const Link link = Link::parse("8mbit,10ms");  // 1e6 bytes per second
-  EXPECT_DOUBLE_EQ(link.wire_seconds(300'000), 0.3);
+  // In frames of 1514 bytes, of which 1448 are ours.
+  EXPECT_DOUBLE_EQ(link.wire_seconds(144'800), 0.1514);
   // Two steps, each with its latency; the bytes of the path, whoever sends them.
-  EXPECT_DOUBLE_EQ(link.seconds({.steps = 2, .path = 150'000, .sent = 7}), 0.020 + 0.15);
+  EXPECT_DOUBLE_EQ(link.seconds({.steps = 2, .path = 144'800, .sent = 7}), 0.020 + 0.1514);
+  EXPECT_DOUBLE_EQ(link.seconds({.steps = 2, .path = 144'800, .lead = 3}), 0.050 + 0.1514);
   EXPECT_EQ(link.seconds({}), 0);
+}
+
+// Six steps of 144800 bytes, each of which begins after a piece of the one before. The latency hides
+// behind the bytes, up to that of the last step, until it is as long as what is left of a step.
+TEST(LinkPrice, LatencyHidesBehindLongSteps) {
+  const Cost ring{.steps = 6, .path = 6 * 144'800, .piece = 14'480};
+  EXPECT_DOUBLE_EQ(Link::parse("8mbit,10ms").seconds(ring), 6 * 0.1514 + 0.010);
+  EXPECT_DOUBLE_EQ(Link::parse("8mbit,130ms").seconds(ring), 6 * 0.1514 + 0.130);
+  EXPECT_DOUBLE_EQ(Link::parse("8mbit,200ms").seconds(ring), 6 * (0.01514 + 0.200));
+  Cost late = ring;
+  late.lead = 2;  // comes before all bytes, and hides behind none
+  EXPECT_DOUBLE_EQ(Link::parse("8mbit,10ms").seconds(late), 6 * 0.1514 + 0.030);
 }
 
 TEST(LinkPrice, InfIsLatencyOnly) {
@@ -175,16 +189,20 @@ TEST_P(Emulated, TakesTheTimeOfTheLink) {
     std::vector<std::size_t> sizes(n);
     const std::vector<std::size_t> pieces(n, bytes / 10);
     const std::size_t sent = group.rank() == 0 ? bytes : 10;  // all pay for the largest
-    const int ranks = group.size();
-    const std::vector<std::size_t> largest(n, bytes);
-    require_time(group, link.seconds(shares_cost(bytes, 4, 0, ranks)), "all_reduce",
+    std::vector<std::size_t> largest(n, bytes), tenth(n, bytes / 10);
+    const auto price = [&](const Call& call, const Operands& operands) {
+      return link.seconds(c10d_cost(call, operands, 0, group.size()));
+    };
+    require_time(group, price({.kind = Kind::all_reduce, .bytes = bytes, .dtype = DType::f32}, {}),
+                 "all_reduce",
                  [&] { group.all_reduce(data, DType::f32, ReduceOp::sum, {}).wait(); });
-    require_time(group, link.seconds(gather_cost(largest, 0)), "all_gather", [&] {
+    require_time(group, price({.kind = Kind::all_gather}, {.sizes = largest}), "all_gather", [&] {
       group.all_gather(ConstBytes(mine).first(sent), bytes, slots, sizes, {}).wait();
     });
-    require_time(group, link.seconds(tree_cost(bytes, 0, 0, ranks)), "broadcast",
+    require_time(group, price({.kind = Kind::broadcast, .bytes = bytes}, {}), "broadcast",
                  [&] { group.broadcast(data, 0, {}).wait(); });
-    require_time(group, link.seconds(pieces_cost(pieces, pieces, 0)), "all_to_all",
+    require_time(group, price({.kind = Kind::all_to_all}, {.mine_sizes = pieces, .sizes = tenth}),
+                 "all_to_all",
                  [&] { group.all_to_all(outgoing, pieces, bytes, slots, sizes, {}).wait(); });
   });
 }
@@ -200,8 +218,8 @@ TEST_P(Emulated, KeepsTheLawsWhenUnsteady) {
 
 // Two at once: their bytes queue, their latencies overlap. Waited for in either order.
 TEST(EmulatedQueue, BandwidthQueuesAndLatencyOverlaps) {
-  run_emulated(2, "8mbit,60ms", [](Group& group) {
-    const std::size_t bytes = 30'000;  // 30 ms to one other rank
+  run_emulated(2, "8mbit,30ms", [](Group& group) {
+    const std::size_t bytes = 30'000;  // 30 ms to one other rank, and twice the latency
     laws::Buffer mine(bytes), one(2 * bytes), two(2 * bytes);
     std::vector<std::size_t> sizes_one(2), sizes_two(2);
     Pending first, second;
@@ -245,7 +263,7 @@ TEST(EmulatedQueue, UnsteadyBeginsWithTheLastRank) {
 }
 
 TEST(EmulatedQueue, ComputationHidesTheLink) {
-  run_emulated(2, "inf,40ms", [](Group& group) {
+  run_emulated(2, "inf,20ms", [](Group& group) {
     require_time(group, 0.045, "hidden barrier", [&] {
       Pending pending = group.barrier();
       std::this_thread::sleep_for(std::chrono::milliseconds(45));

@@ -39,6 +39,12 @@ void stop_before_reduce(Group& group) {
   reduce(group, 400'000);
 }
 
+// So long that c10d goes around a ring, where nobody but its neighbour waits for the silent rank.
+void stop_before_long_reduce(Group& group) {
+  if (culprit(group)) std::raise(SIGSTOP);
+  reduce(group, 8'000'000);
+}
+
 void stop_before_gather(Group& group) {
   if (culprit(group)) std::raise(SIGSTOP);
   gather(group, 1000, 1000);
@@ -116,6 +122,7 @@ void goes_on(Group& group) {
 
 const std::map<std::string, Scenario> scenarios = {
     {"stop_before_reduce", stop_before_reduce},
+    {"stop_before_long_reduce", stop_before_long_reduce},
     {"stop_before_gather", stop_before_gather},
     {"late", late},
     {"killed", killed},

@@ -1,12 +1,15 @@
 // process_laws.cc: the laws of groups between processes: as they are, in small pieces, over a slow
 // link.
 // SPDX-License-Identifier: Apache-2.0
+#include <algorithm>
+#include <cmath>
 #include <cstdlib>
 
 #include "tests/comm/engine.h"
 #include "tests/comm/group_laws.h"
 #include "thinwire/comm/cost.h"
 #include "thinwire/comm/link.h"
+#include "thinwire/comm/reduce.h"
 
 namespace {
 
@@ -19,10 +22,37 @@ void all_laws(Group& group) {
   laws::all_reduce_laws(group);
 }
 
-// Longer than a ring's segments, not a multiple of them.
+// Whole shares, several segments, and no multiple of either.
 void long_all_reduce(Group& group) {
   laws::all_reduce_is_exact_on_whole_numbers(group, DType::f32, ReduceOp::sum, 1'234'567);
   laws::all_reduce_is_identical_when_it_rounds(group, DType::f16, 765'431);
+}
+
+// c10d adds share s of a buffer in the order of ranks s, s + 1, ..., s - 1, whichever way the bytes
+// take: by shares, around a ring (from a megabyte per rank on), or swapped by two.
+void order_of_additions(Group& group, std::size_t count) {
+  const std::size_t n = laws::size_of_group(group), bytes = count * sizeof(float);
+  std::vector<float> mine(count);
+  for (std::size_t i = 0; i < count; ++i)
+    mine[i] = std::exp2(static_cast<float>(random_below(3, i + laws::rank_of(group), 30))) *
+              (random_unit(5 + laws::rank_of(group), i) - 0.5f);
+  laws::Buffer all(n * bytes), sum;
+  std::vector<std::size_t> sizes(n);
+  group.all_gather(std::as_bytes(std::span(mine)), bytes, all, sizes, {}).wait();
+  for (std::size_t s = 0; s < n; ++s) {
+    const auto share = static_cast<int>(s), ranks = group.size();
+    const std::size_t start = s == 0 ? 0 : share_end(bytes, sizeof(float), share - 1, ranks);
+    const std::size_t end = share_end(bytes, sizeof(float), share, ranks);
+    const auto of_rank = [&](std::size_t r) {
+      return Bytes(all).subspan(r % n * bytes + start, end - start);
+    };
+    for (std::size_t r = s + 1; r < s + n; ++r)
+      reduce_into(of_rank(s), of_rank(r), DType::f32, ReduceOp::sum);
+    sum.insert(sum.end(), of_rank(s).begin(), of_rank(s).end());
+  }
+  group.all_reduce(std::as_writable_bytes(std::span(mine)), DType::f32, ReduceOp::sum, {}).wait();
+  laws::require(group, std::ranges::equal(std::as_bytes(std::span(mine)), sum),
+                "order of additions in a sum of ", count);
 }
 
 void require_cost(const Group& group, Pending pending, const Cost& expected, const char* what) {
@@ -35,40 +65,42 @@ void require_cost(const Group& group, Pending pending, const Cost& expected, con
 
 // Every engine tells what it does: the emulated link has its prices from here.
 void costs(Group& group) {
-  const int ranks = group.size(), rank = group.rank();
   const std::size_t n = laws::size_of_group(group);
-  const bool mpi = group.name() == "mpi", staged = ranks > 1 && !mpi && group.name() != "c10d";
-  laws::Buffer data(n * 40), slots(n * 40);
-  std::vector<std::size_t> sizes(n);
-  const std::vector<std::size_t> pieces(n, 3);
-  const auto with_agreement = [&](Cost cost) {
-    return staged ? after_agreement(cost, ranks) : cost;
+  const auto& cost_of = group.name() == "mpi"    ? mpi_cost
+                        : group.name() == "c10d" ? c10d_cost
+                                                 : nccl_cost;
+  const auto cost = [&](const Call& call, const Operands& operands = {}) {
+    return cost_of(call, operands, group.rank(), group.size());
   };
-  require_cost(group, group.all_reduce(data, DType::f32, ReduceOp::sum, {}),
-               mpi      ? mpi_reduce_cost(n * 40, rank, ranks)
-               : staged ? after_agreement(ring_cost(n * 40, ranks), ranks)
-                        : shares_cost(n * 40, 4, rank, ranks),
-               "all_reduce");
+  laws::Buffer data(n * 40), slots(n * 40), longer(n << 20);
+  std::vector<std::size_t> sizes(n), threes(n, 3);
+  const auto sum = [&](Bytes of) { return group.all_reduce(of, DType::f32, ReduceOp::sum, {}); };
+  const auto sum_call = [](const laws::Buffer& of) {
+    return Call{.kind = Kind::all_reduce, .bytes = of.size(), .dtype = DType::f32};
+  };
+  require_cost(group, sum(data), cost(sum_call(data)), "all_reduce");
+  require_cost(group, sum(longer), cost(sum_call(longer)), "long all_reduce");
   require_cost(group, group.all_gather(ConstBytes(data).first(3), 40, slots, sizes, {}),
-               with_agreement(gather_cost(pieces, rank)), "all_gather");
-  require_cost(group, group.all_to_all(data, pieces, 40, slots, sizes, {}),
-               with_agreement(pieces_cost(pieces, pieces, rank)), "all_to_all");
-  require_cost(group, group.broadcast(data, ranks - 1, {}),
-               mpi      ? mpi_broadcast_cost(n * 40, ranks - 1, rank, ranks)
-               : staged ? after_agreement(chain_cost(n * 40, ranks - 1, rank, ranks), ranks)
-                        : tree_cost(n * 40, ranks - 1, rank, ranks),
+               cost({.kind = Kind::all_gather, .bytes = 40}, {.sizes = threes}), "all_gather");
+  require_cost(
+      group, group.all_to_all(data, threes, 40, slots, sizes, {}),
+      cost({.kind = Kind::all_to_all, .bytes = 40}, {.mine_sizes = threes, .sizes = threes}),
+      "all_to_all");
+  require_cost(group, group.broadcast(data, group.size() - 1, {}),
+               cost({.kind = Kind::broadcast, .bytes = data.size(), .root = group.size() - 1}),
                "broadcast");
-  require_cost(group, group.barrier(),
-               mpi      ? mpi_reduce_cost(0, rank, ranks)
-               : staged ? after_agreement({}, ranks)
-                        : rounds_cost(ranks),
-               "barrier");
+  require_cost(group, group.barrier(), cost({.kind = Kind::barrier}), "barrier");
 }
 
 int body(Group& group) {
   costs(group);
   all_laws(group);
   long_all_reduce(group);
+  if (group.name() == "c10d") {
+    order_of_additions(group, 1001);
+    if (group.size() <= 3)  // of 8, all would gather much
+      order_of_additions(group, laws::size_of_group(group) * 262'144 + 5);
+  }
   // Pieces of 4 KiB, as messages beyond 2^31 bytes have them under MPI. A law of 35003 elements has
   // dozens.
   if (group.name() == "mpi") all_laws(*testing::make_group({.piece_bytes = 4096}));

@@ -46,38 +46,43 @@ std::string mismatch_text(std::uint64_t sequence, int rank, const Call& call, in
                  "; all ranks must issue the same collectives in the same order");
 }
 
-void check_all_reduce(int rank, const Call& call) {
-  if (call.bytes % size_of(call.dtype) != 0)
-    fail("rank ", rank, ": ", call.str(), ": expected whole elements of ", size_of(call.dtype),
-         " bytes");
+void Operands::keep_own(const Call& call, int rank) const {
+  const auto me = static_cast<std::size_t>(rank);
+  const ConstBytes own = piece(call, rank);
+  std::ranges::copy(own, data.subspan(me * call.bytes).begin());
+  sizes[me] = own.size();
 }
 
-void check_broadcast(int rank, int ranks, const Call& call) {
-  if (call.root < 0 || call.root >= ranks)
-    fail("rank ", rank, ": ", call.str(), ": expected a root from 0 to ", ranks - 1);
-}
-
-void check_slots(int rank, int ranks, const Call& call, std::size_t longest, std::size_t slots,
-                 std::size_t sizes) {
+void check(int rank, int ranks, const Call& call, const Operands& operands) {
   const auto count = static_cast<std::size_t>(ranks);
-  if (longest > call.bytes)
-    fail("rank ", rank, ": ", call.str(), ": rank ", rank, " wants to send ", longest,
-         " bytes to a slot of ", call.bytes);
-  if (sizes != count || slots / count < call.bytes)
-    fail("rank ", rank, ": ", call.str(), ": expected memory for ", count, " slots and sizes, got ",
-         slots, " bytes and ", sizes, " sizes");
-}
-
-void check_pieces(int rank, int ranks, const Call& call, std::size_t mine,
-                  std::span<const std::size_t> mine_sizes) {
-  const auto count = static_cast<std::size_t>(ranks);
-  if (mine_sizes.size() != count || mine / count < call.bytes)
-    fail("rank ", rank, ": ", call.str(), ": expected ", count, " pieces to send, got ", mine,
-         " bytes and ", mine_sizes.size(), " sizes");
-  const std::size_t longest = *std::ranges::max_element(mine_sizes);
-  if (longest > call.bytes)
-    fail("rank ", rank, ": ", call.str(), ": rank ", rank, " wants to send ", longest,
-         " bytes to a slot of ", call.bytes);
+  const auto refuse = [&](const auto&... why) {
+    fail("rank ", rank, ": ", call.str(), ": ", why...);
+  };
+  const auto check_slots = [&](std::size_t longest) {
+    if (longest > call.bytes)
+      refuse("rank ", rank, " wants to send ", longest, " bytes to a slot of ", call.bytes);
+    if (operands.sizes.size() != count || operands.data.size() / count < call.bytes)
+      refuse("expected memory for ", count, " slots and sizes, got ", operands.data.size(),
+             " bytes and ", operands.sizes.size(), " sizes");
+  };
+  switch (call.kind) {
+    case Kind::all_reduce:
+      if (call.bytes % size_of(call.dtype) != 0)
+        refuse("expected whole elements of ", size_of(call.dtype), " bytes");
+      return;
+    case Kind::all_gather:
+      return check_slots(operands.mine.size());
+    case Kind::all_to_all:
+      if (operands.mine_sizes.size() != count || operands.mine.size() / count < call.bytes)
+        refuse("expected ", count, " pieces to send, got ", operands.mine.size(), " bytes and ",
+               operands.mine_sizes.size(), " sizes");
+      return check_slots(*std::ranges::max_element(operands.mine_sizes));
+    case Kind::broadcast:
+      if (call.root < 0 || call.root >= ranks) refuse("expected a root from 0 to ", ranks - 1);
+      return;
+    case Kind::barrier:
+      return;
+  }
 }
 
 }  // namespace thinwire

@@ -34,12 +34,25 @@ std::string label(const Call& call, std::uint64_t sequence);
 std::string mismatch_text(std::uint64_t sequence, int rank, const Call& call, int other,
                           const Call& other_call);
 
-// Each throws an Error that names the rank, the call, what was expected and what came.
-void check_all_reduce(int rank, const Call& call);
-void check_broadcast(int rank, int ranks, const Call& call);
-void check_slots(int rank, int ranks, const Call& call, std::size_t longest, std::size_t slots,
-                 std::size_t sizes);
-void check_pieces(int rank, int ranks, const Call& call, std::size_t mine,
-                  std::span<const std::size_t> mine_sizes);
+// The caller's memory in a collective, as group.h describes it.
+struct Operands {
+  Bytes data = {};                               // to reduce or to broadcast, or the slots
+  ConstBytes mine = {};                          // what a gather or an all-to-all sends
+  std::span<const std::size_t> mine_sizes = {};  // all_to_all only
+  std::span<std::size_t> sizes = {};             // of what arrives in the slots
+
+  // What a gather or an all-to-all sends to a rank, which may be ourselves.
+  ConstBytes piece(const Call& call, int peer) const {
+    if (call.kind == Kind::all_gather) return mine;
+    const auto r = static_cast<std::size_t>(peer);
+    return mine.subspan(r * call.bytes, mine_sizes[r]);
+  }
+
+  // Our own piece arrives too.
+  void keep_own(const Call& call, int rank) const;
+};
+
+// Throws an Error that names the rank, the call, what was expected and what came.
+void check(int rank, int ranks, const Call& call, const Operands& operands);
 
 }  // namespace thinwire

@@ -1,4 +1,4 @@
-// cost.cc: steps and bytes of each message pattern.
+// cost.cc: steps and bytes of each message pattern, and who uses which.
 // SPDX-License-Identifier: Apache-2.0
 #include "thinwire/comm/cost.h"
 
@@ -6,12 +6,16 @@
 #include <bit>
 #include <vector>
 
+#include "thinwire/comm/whole.h"
+
 namespace thinwire {
 namespace {
 
+std::uint64_t unsigned_of(int number) { return static_cast<std::uint64_t>(number); }
+
 // Of a binomial tree: ceil(log2 ranks).
-int depth_of(int ranks) {
-  return static_cast<int>(std::bit_width(static_cast<unsigned>(ranks - 1)));
+std::uint64_t depth_of(int ranks) {
+  return static_cast<std::uint64_t>(std::bit_width(static_cast<unsigned>(ranks - 1)));
 }
 
 // A tree of messages. Places count from the root, and a parent's is below its children's.
@@ -34,8 +38,7 @@ struct Tree {
 
   // Of a broadcast.
   Cost cost(std::size_t bytes, int place) const {
-    const auto ranks = static_cast<int>(children.size());
-    return {static_cast<std::uint64_t>(depth_of(ranks)), path * bytes,
+    return {depth_of(static_cast<int>(children.size())), path * bytes,
             children[static_cast<std::size_t>(place)] * bytes, place == 0 ? 0 : bytes};
   }
 };
@@ -45,27 +48,9 @@ unsigned without_lowest(unsigned place) { return place & (place - 1); }
 unsigned without_highest(unsigned place) { return place - std::bit_floor(place); }
 unsigned to_root(unsigned) { return 0; }
 
-std::uint64_t sum_without(std::span<const std::size_t> sizes, int rank) {
-  std::uint64_t sum = 0;
-  for (std::size_t r = 0; r < sizes.size(); ++r)
-    if (r != static_cast<std::size_t>(rank)) sum += sizes[r];
-  return sum;
-}
-
-int place_from(int root, int rank, int ranks) { return (rank - root + ranks) % ranks; }
-
-std::uint64_t unsigned_of(int number) { return static_cast<std::uint64_t>(number); }
-
-}  // namespace
-
-std::size_t share_end(std::size_t bytes, std::size_t element, int share, int ranks) {
-  const auto count = static_cast<std::size_t>(ranks), last = static_cast<std::size_t>(share) + 1;
-  const std::size_t elements = bytes / element;
-  return element * (last * (elements / count) + std::min(last, elements % count));
-}
-
-Cost shares_cost(std::size_t bytes, std::size_t element, int rank, int ranks) {
-  if (ranks == 1) return {};
+// Every rank sums one share and sends the sum to all others: two steps. Two ranks swap the whole in
+// one.
+Cost shares(std::size_t bytes, std::size_t element, int rank, int ranks) {
   if (ranks == 2) return {1, bytes, bytes, bytes};
   // Our part of every other share and, to every other rank, the sum of our own.
   const auto moved = [&](std::size_t share) { return bytes + (unsigned_of(ranks) - 2) * share; };
@@ -74,56 +59,155 @@ Cost shares_cost(std::size_t bytes, std::size_t element, int rank, int ranks) {
   return {2, moved(share_end(bytes, element, 0, ranks)), own, own};
 }
 
-Cost ring_cost(std::size_t bytes, int ranks, std::size_t piece) {
+// From neighbour to neighbour; the next step begins after `piece` bytes of one.
+Cost ring(std::size_t bytes, int ranks, std::size_t piece) {
   const std::uint64_t count = unsigned_of(ranks), steps = 2 * (count - 1);
   const std::uint64_t moved = (steps * bytes + count - 1) / count;
   return {steps, moved, moved, moved, piece};
 }
 
-Cost mpi_reduce_cost(std::size_t bytes, int rank, int ranks) {
-  const Cost there = Tree(ranks, without_lowest).cost(bytes, rank);  // in the other direction
-  const Cost back = Tree(ranks, without_highest).cost(bytes, rank);
-  return {there.steps + back.steps, there.steps * bytes + back.path, there.received + back.sent,
-          there.sent + back.received};
+std::uint64_t sum_without(std::span<const std::size_t> sizes, int rank) {
+  std::uint64_t sum = 0;
+  for (std::size_t r = 0; r < sizes.size(); ++r)
+    if (r != static_cast<std::size_t>(rank)) sum += sizes[r];
+  return sum;
 }
 
-Cost tree_cost(std::size_t bytes, int root, int rank, int ranks) {
-  return Tree(ranks, without_lowest).cost(bytes, place_from(root, rank, ranks));
+// All at once. Of a gather all ranks wait for the largest; of an all-to-all a rank knows only its
+// own pieces, and its busier direction counts.
+Cost direct(const Call& call, const Operands& operands, int rank) {
+  const std::span<const std::size_t> sizes = operands.sizes;
+  const std::uint64_t received = sum_without(sizes, rank);
+  if (call.kind == Kind::all_to_all) {
+    const std::uint64_t sent = sum_without(operands.mine_sizes, rank);
+    return {1, std::max(sent, received), sent, received};
+  }
+  const std::uint64_t others = sizes.size() - 1;
+  return {1, others * *std::ranges::max_element(sizes),
+          others * sizes[static_cast<std::size_t>(rank)], received};
 }
 
-Cost mpi_broadcast_cost(std::size_t bytes, int root, int rank, int ranks) {
-  // The root changes places with rank 0.
-  const int place = rank == root ? 0 : rank == 0 ? root : rank;
-  Cost cost = Tree(ranks, ranks > 4 ? without_highest : to_root).cost(bytes, place);
-  cost.steps = mpi_reduce_cost(0, rank, ranks).steps;  // of the agreement beside it, which has more
-  return cost;
-}
-
-Cost chain_cost(std::size_t bytes, int root, int rank, int ranks) {
-  if (ranks == 1) return {};
-  const int place = place_from(root, rank, ranks);
+// In pieces so small that all links work at once: the whole passes once, whatever the steps.
+Cost chain(std::size_t bytes, int place, int ranks) {
   return {unsigned_of(ranks) - 1, bytes, place == ranks - 1 ? 0 : bytes, place == 0 ? 0 : bytes};
 }
 
-Cost gather_cost(std::span<const std::size_t> sizes, int rank) {
-  const std::uint64_t others = sizes.size() - 1;
-  if (others == 0) return {};
-  return {1, others * *std::ranges::max_element(sizes),
-          others * sizes[static_cast<std::size_t>(rank)], sum_without(sizes, rank)};
+int place_from(int root, int rank, int ranks) { return (rank - root + ranks) % ranks; }
+
+// The longest message of a gather or an all-to-all, as far as this rank knows.
+std::size_t longest(const Operands& operands) {
+  const std::size_t received = *std::ranges::max_element(operands.sizes);
+  return operands.mine_sizes.empty()
+             ? received
+             : std::max(received, *std::ranges::max_element(operands.mine_sizes));
 }
 
-Cost pieces_cost(std::span<const std::size_t> sent, std::span<const std::size_t> received,
-                 int rank) {
-  if (sent.size() == 1) return {};
-  const std::uint64_t out = sum_without(sent, rank), in = sum_without(received, rank);
-  return {1, std::max(out, in), out, in};
+// Latencies of one message.
+std::uint64_t mpi_latencies(std::size_t bytes) { return bytes > 65536 ? 3 : 1; }
+
+Cost mpi_sum(std::size_t bytes, int rank, int ranks) {
+  const Cost there = Tree(ranks, without_lowest).cost(bytes, rank);  // in the other direction
+  const Cost back = Tree(ranks, without_highest).cost(bytes, rank);
+  return {mpi_latencies(bytes) * (there.steps + back.steps), there.steps * bytes + back.path,
+          there.received + back.sent, there.sent + back.received};
 }
 
-Cost rounds_cost(int ranks) { return {unsigned_of(depth_of(ranks)), 0, 0, 0}; }
-
-Cost after_agreement(Cost cost, int ranks) {
-  if (ranks > 1) ++cost.steps;
+Cost mpi_broadcast(const Call& call, int rank, int ranks) {
+  // The root changes places with rank 0.
+  const int place = rank == call.root ? 0 : rank == 0 ? call.root : rank;
+  const bool flat = ranks <= 4;
+  Cost cost = Tree(ranks, flat ? to_root : without_highest).cost(call.bytes, place);
+  const std::uint64_t own = mpi_latencies(call.bytes) * (flat ? 1 : cost.steps);
+  cost.steps = std::max(own, mpi_sum(0, rank, ranks).steps);  // or those of the agreement beside it
   return cost;
+}
+
+Cost nccl_sum(const Call& call, int ranks) {
+  const std::size_t elements = call.bytes / size_of(call.dtype);
+  const bool wide = needs_whole(call.dtype, call.op);
+  return ring(wide ? elements * sizeof(std::int32_t) : call.bytes, ranks, 0);
+}
+
+}  // namespace
+
+Cost c10d_cost(const Call& call, const Operands& operands, int rank, int ranks) {
+  if (ranks == 1) return {};
+  const auto pattern = [&]() -> Cost {
+    switch (call.kind) {
+      case Kind::all_reduce: {
+        const std::size_t element = size_of(call.dtype);
+        if (!takes_ring(call.bytes, ranks)) return shares(call.bytes, element, rank, ranks);
+        const std::size_t share = share_end(call.bytes, element, 0, ranks);
+        return ring(call.bytes, ranks, share / segments_of(share));
+      }
+      case Kind::all_gather:
+      case Kind::all_to_all:
+        return direct(call, operands, rank);
+      case Kind::broadcast:
+        return Tree(ranks, without_lowest).cost(call.bytes, place_from(call.root, rank, ranks));
+      case Kind::barrier:
+        return {.steps = depth_of(ranks)};
+    }
+    return {};
+  };
+  Cost cost = pattern();
+  cost.lead = 1;
+  return cost;
+}
+
+Cost mpi_cost(const Call& call, const Operands& operands, int rank, int ranks) {
+  if (ranks == 1) return {};
+  switch (call.kind) {
+    case Kind::all_reduce:
+      return mpi_sum(call.bytes, rank, ranks);
+    case Kind::all_gather:
+    case Kind::all_to_all: {
+      Cost cost = direct(call, operands, rank);
+      cost.lead = mpi_latencies(longest(operands)) - 1;
+      return cost;
+    }
+    case Kind::broadcast:
+      return mpi_broadcast(call, rank, ranks);
+    case Kind::barrier:
+      return mpi_sum(0, rank, ranks);
+  }
+  return {};
+}
+
+Cost nccl_cost(const Call& call, const Operands& operands, int rank, int ranks) {
+  if (ranks == 1) return {};
+  const auto pattern = [&]() -> Cost {
+    if (call.bytes == 0) return {};
+    switch (call.kind) {
+      case Kind::all_reduce:
+        return nccl_sum(call, ranks);
+      case Kind::all_gather:
+      case Kind::all_to_all:
+        return direct(call, operands, rank);
+      case Kind::broadcast:
+        return chain(call.bytes, place_from(call.root, rank, ranks), ranks);
+      case Kind::barrier:
+        return {};
+    }
+    return {};
+  };
+  Cost cost = pattern();
+  cost.lead = 2;
+  return cost;
+}
+
+std::size_t share_end(std::size_t bytes, std::size_t element, int share, int ranks) {
+  const auto count = static_cast<std::size_t>(ranks), last = static_cast<std::size_t>(share) + 1;
+  const std::size_t elements = bytes / element;
+  return element * (last * (elements / count) + std::min(last, elements % count));
+}
+
+std::size_t segments_of(std::size_t share_bytes) {
+  return std::clamp<std::size_t>(share_bytes >> 18, 1, 8);  // of 256 kB, at most 8
+}
+
+bool takes_ring(std::size_t bytes, int ranks) {
+  return ranks > 2 && bytes / static_cast<std::size_t>(ranks) >= std::size_t{1} << 20;
 }
 
 void add(Traffic& sum, const Cost& more) {

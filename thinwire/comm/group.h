@@ -33,6 +33,7 @@ struct Cost {
   // Bytes after which the next step begins, where a step sends on while it still receives; 0: each
   // step waits for all of the one before.
   std::uint64_t piece = 0;
+  std::uint64_t lead = 0;  // latencies before the first byte: who is ready, and for how much
 
   bool operator==(const Cost&) const = default;
 };

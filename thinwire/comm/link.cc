@@ -2,6 +2,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "thinwire/comm/link.h"
 
+#include <algorithm>
 #include <charconv>
 #include <cmath>
 #include <cstdio>
@@ -125,8 +126,23 @@ std::string Link::str() const {
   return text;
 }
 
+double Link::seconds(const Cost& cost) const {
+  const auto latencies = [&](std::uint64_t steps) {
+    return static_cast<double>(steps) * latency_seconds;
+  };
+  return wire_seconds(cost.path) +
+         lag(cost, latencies(cost.lead + 1), latencies(cost.lead + cost.steps));
+}
+
 double Link::wire_seconds(std::uint64_t bytes) const {
-  return bytes_per_second > 0 ? static_cast<double>(bytes) / bytes_per_second : 0;
+  constexpr double framing = 1514.0 / 1448;
+  return bytes_per_second > 0 ? framing * static_cast<double>(bytes) / bytes_per_second : 0;
+}
+
+double Link::lag(const Cost& cost, double first, double all) const {
+  if (cost.piece == 0) return all;
+  const double pieces = static_cast<double>(cost.steps) * wire_seconds(cost.piece);
+  return std::max(first, all + pieces - wire_seconds(cost.path));
 }
 
 }  // namespace thinwire

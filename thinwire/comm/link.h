@@ -30,14 +30,17 @@ struct Link {
   // Neither jitter nor outages.
   bool steady() const { return jitter_seconds == 0 && outage_seconds == 0; }
 
-  // What one collective takes where the link is steady: a latency per step, and the path's bytes
-  // one after the other.
-  double seconds(const Cost& cost) const {
-    return static_cast<double>(cost.steps) * latency_seconds + wire_seconds(cost.path);
-  }
+  // What one collective takes where the link is steady: the bytes of its path one after the other,
+  // and the latencies that do not hide behind them.
+  double seconds(const Cost& cost) const;
 
-  // What these bytes take on the wire.
+  // What these bytes take on the wire, in TCP's frames over Ethernet: 1514 bytes carry 1448.
   double wire_seconds(std::uint64_t bytes) const;
+
+  // What a collective takes beyond the bytes of its path, where all that comes before its second step
+  // has one latency and all of it the other: the rest overlaps with the bytes if a step begins before
+  // the last one ends.
+  double lag(const Cost& cost, double first, double all) const;
 };
 
 // The group must outlive what is returned, and must not be used beside it. Where the link is not

@@ -75,8 +75,9 @@ class Queue {
     const Pattern pattern = cost.steps > 1 ? Pattern::chain : Pattern::direct;
     const double begin = std::max(free_, *std::ranges::max_element(passage.issued));
     free_ = schedule_.passed(pattern, begin, link_.wire_seconds(cost.path));
-    passage.release =
-        schedule_.passed(pattern, free_, schedule_.latency(passage.number, cost.steps));
+    const double lag = link_.lag(cost, schedule_.latency(passage.number, cost.lead + 1),
+                                 schedule_.latency(passage.number, cost.lead + cost.steps));
+    passage.release = schedule_.passed(pattern, free_, lag);
     passage.settled = true;
     if (passage.agreed) count_agreement(passage.issued.size() - 1);
     open_.pop_front();

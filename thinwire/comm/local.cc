@@ -15,9 +15,9 @@
 #include <thread>
 #include <utility>
 
-#include "thinwire/comm/call.h"
 #include "thinwire/comm/cost.h"
 #include "thinwire/comm/reduce.h"
+#include "thinwire/comm/verbs.h"
 #include "thinwire/core/error.h"
 
 namespace thinwire {
@@ -34,12 +34,9 @@ void copy(ConstBytes from, Bytes to) { std::ranges::copy(from, to.begin()); }
 // What one rank brought; the buffers are the caller's.
 struct Part {
   bool arrived = false;
-  Call call;
-  ConstBytes mine;
-  std::span<const std::size_t> mine_sizes;
-  Bytes out;  // the reduced or broadcast buffer, or the slots
-  std::span<std::size_t> sizes;
-  Cost cost;  // valid once moved
+  Call call = {};
+  Operands operands = {};
+  Cost cost = {};  // valid once moved
 };
 
 struct Operation {
@@ -62,29 +59,21 @@ void move_reduce(std::vector<Part>& parts) {
   std::vector<std::byte> memory(std::min(block, call.bytes));
   for (std::size_t at = 0; at < call.bytes; at += block) {
     const Bytes sum = Bytes(memory).first(std::min(block, call.bytes - at));
-    copy(parts[0].out.subspan(at, sum.size()), sum);
+    copy(parts[0].operands.data.subspan(at, sum.size()), sum);
     for (std::size_t r = 1; r < parts.size(); ++r)
-      reduce_into(sum, parts[r].out.subspan(at, sum.size()), call.dtype, call.op);
-    for (Part& part : parts) copy(sum, part.out.subspan(at, sum.size()));
+      reduce_into(sum, parts[r].operands.data.subspan(at, sum.size()), call.dtype, call.op);
+    for (Part& part : parts) copy(sum, part.operands.data.subspan(at, sum.size()));
   }
 }
 
-void move_gather(std::vector<Part>& parts) {
-  for (Part& to : parts) {
-    for (std::size_t r = 0; r < parts.size(); ++r) {
-      copy(parts[r].mine, to.out.subspan(r * to.call.bytes));
-      to.sizes[r] = parts[r].mine.size();
-    }
-  }
-}
-
-void move_all_to_all(std::vector<Part>& parts) {
+void move_pieces(std::vector<Part>& parts) {
   for (std::size_t t = 0; t < parts.size(); ++t) {
-    const std::size_t slot = parts[t].call.bytes;
+    const Operands& to = parts[t].operands;
     for (std::size_t r = 0; r < parts.size(); ++r) {
-      const std::size_t size = parts[r].mine_sizes[t];
-      copy(parts[r].mine.subspan(t * slot, size), parts[t].out.subspan(r * slot));
-      parts[t].sizes[r] = size;
+      const Call& call = parts[r].call;
+      const ConstBytes piece = parts[r].operands.piece(call, static_cast<int>(t));
+      copy(piece, to.data.subspan(r * call.bytes));
+      to.sizes[r] = piece.size();
     }
   }
 }
@@ -92,7 +81,7 @@ void move_all_to_all(std::vector<Part>& parts) {
 void move_broadcast(std::vector<Part>& parts) {
   const auto root = static_cast<std::size_t>(parts[0].call.root);
   for (std::size_t r = 0; r < parts.size(); ++r)
-    if (r != root) copy(parts[root].out, parts[r].out);
+    if (r != root) copy(parts[root].operands.data, parts[r].operands.data);
 }
 
 void move_data(std::vector<Part>& parts) {
@@ -100,35 +89,13 @@ void move_data(std::vector<Part>& parts) {
     case Kind::all_reduce:
       return move_reduce(parts);
     case Kind::all_gather:
-      return move_gather(parts);
     case Kind::all_to_all:
-      return move_all_to_all(parts);
+      return move_pieces(parts);
     case Kind::broadcast:
       return move_broadcast(parts);
     case Kind::barrier:
       return;
   }
-}
-
-// What an operation that is done cost a rank. Nothing moves between threads: local stands for the
-// messages of c10d, so that a job emulated on threads tells of one between machines.
-Cost cost_of(const std::vector<Part>& parts, int rank) {
-  const Part& own = parts[static_cast<std::size_t>(rank)];
-  const Call& call = own.call;
-  const auto ranks = static_cast<int>(parts.size());
-  switch (call.kind) {
-    case Kind::all_reduce:
-      return shares_cost(call.bytes, size_of(call.dtype), rank, ranks);
-    case Kind::all_gather:
-      return gather_cost(own.sizes, rank);
-    case Kind::all_to_all:
-      return pieces_cost(own.mine_sizes, own.sizes, rank);
-    case Kind::broadcast:
-      return tree_cost(call.bytes, call.root, rank, ranks);
-    case Kind::barrier:
-      return rounds_cost(ranks);
-  }
-  return {};
 }
 
 class Hub {
@@ -226,8 +193,9 @@ class Hub {
     if (operation.moved) return;
     move_data(operation.parts);
     for (std::size_t r = 0; r < size_; ++r) {
-      operation.parts[r].cost = cost_of(operation.parts, static_cast<int>(r));
-      add(traffic_[r], operation.parts[r].cost);
+      Part& part = operation.parts[r];
+      part.cost = c10d_cost(part.call, part.operands, static_cast<int>(r), size());
+      add(traffic_[r], part.cost);
     }
     operation.moved = true;
   }
@@ -305,7 +273,7 @@ class LocalWork final : public Pending::Work {
   bool finished_ = false;
 };
 
-class LocalGroup final : public Group {
+class LocalGroup final : public EngineGroup {
  public:
   LocalGroup(std::shared_ptr<Hub> hub, int rank) : hub_(std::move(hub)), rank_(rank) {}
   ~LocalGroup() override { hub_->leave(rank_); }
@@ -317,61 +285,15 @@ class LocalGroup final : public Group {
   std::string name() const override { return "local"; }
   Traffic traffic() const override { return hub_->traffic(rank_); }
 
-  Pending all_reduce(Bytes data, DType dtype, ReduceOp op, Stream) override {
-    Part part;
-    part.call = {.kind = Kind::all_reduce, .bytes = data.size(), .dtype = dtype, .op = op};
-    part.out = data;
-    return issue(part, [&] { check_all_reduce(rank_, part.call); });
-  }
-
-  Pending all_gather(ConstBytes mine, std::size_t slot_bytes, Bytes slots,
-                     std::span<std::size_t> sizes, Stream) override {
-    Part part;
-    part.call = {.kind = Kind::all_gather, .bytes = slot_bytes};
-    part.mine = mine;
-    part.out = slots;
-    part.sizes = sizes;
-    return issue(part, [&] {
-      check_slots(rank_, size(), part.call, mine.size(), slots.size(), sizes.size());
-    });
-  }
-
-  Pending all_to_all(ConstBytes mine, std::span<const std::size_t> mine_sizes,
-                     std::size_t slot_bytes, Bytes slots, std::span<std::size_t> sizes,
-                     Stream) override {
-    Part part;
-    part.call = {.kind = Kind::all_to_all, .bytes = slot_bytes};
-    part.mine = mine;
-    part.mine_sizes = mine_sizes;
-    part.out = slots;
-    part.sizes = sizes;
-    return issue(part, [&] {
-      check_pieces(rank_, size(), part.call, mine.size(), mine_sizes);
-      check_slots(rank_, size(), part.call, 0, slots.size(), sizes.size());
-    });
-  }
-
-  Pending broadcast(Bytes data, int root, Stream) override {
-    Part part;
-    part.call = {.kind = Kind::broadcast, .bytes = data.size(), .root = root};
-    part.out = data;
-    return issue(part, [&] { check_broadcast(rank_, size(), part.call); });
-  }
-
-  Pending barrier() override {
-    return issue(Part{}, [] {});
-  }
-
  private:
-  template <typename Check>
-  Pending issue(Part part, Check check) {
+  Pending start(const Call& call, const Operands& operands) override {
     try {
-      check();
+      check(rank_, size(), call, operands);
     } catch (const Error& error) {  // others must not wait for a call that never comes
       hub_->break_off(error.what());
       throw;
     }
-    auto operation = hub_->join(rank_, part);
+    auto operation = hub_->join(rank_, {.call = call, .operands = operands});
     return Pending(std::make_unique<LocalWork>(hub_, std::move(operation), rank_));
   }
 

@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "thinwire/comm/c10d/world.h"
+#include "thinwire/comm/verbs.h"
 #include "thinwire/core/error.h"
 
 namespace thinwire::torch_engine {
@@ -42,42 +43,46 @@ class C10dWork final : public Pending::Work {
   const int exceptions_ = std::uncaught_exceptions();
 };
 
-class BaseGroup : public Group {
+class BaseGroup : public EngineGroup {
  public:
-  explicit BaseGroup(std::shared_ptr<World> world) : world_(std::move(world)) {}
+  using CostOf = Cost(const Call& call, const Operands& operands, int rank, int ranks);
+
+  BaseGroup(std::shared_ptr<World> world, CostOf* cost_of)
+      : world_(std::move(world)), cost_of_(cost_of) {}
 
   int rank() const override { return world_->rank(); }
   int size() const override { return world_->size(); }
   Traffic traffic() const override { return world_->traffic(); }
 
  protected:
-  template <typename Check>
-  std::shared_ptr<Job> issue(const Call& call, Check check) {
-    auto job = world_->issue(call);
-    try {
-      check();
-    } catch (const Error& error) {  // others must not wait for a call that never comes
-      world_->refuse(job->position, error.what());
-    }
-    return job;
-  }
-
   // The pattern lives as long as the job has to be finished.
-  template <typename Pattern, typename Begin>
-  Pending launch(const std::shared_ptr<Job>& job, std::shared_ptr<Pattern> pattern, Begin begin) {
+  template <typename Pattern, typename... Arguments>
+  void launch(const std::shared_ptr<Job>& job, const Arguments&... arguments) {
+    const auto pattern = std::make_shared<Pattern>(*world_, *job, arguments...);
     if (size() > 1) job->finish = [pattern] { pattern->finish(); };
     job->has_steps = pattern->has_steps();
-    world_->launch(job, begin);
-    return Pending(std::make_unique<C10dWork>(world_, job));
-  }
-
-  template <typename Pattern, typename... Arguments>
-  Pending launch(const std::shared_ptr<Job>& job, const Arguments&... arguments) {
-    const auto pattern = std::make_shared<Pattern>(*world_, *job, arguments...);
-    return launch(job, pattern, [&] { pattern->begin(); });
+    world_->launch(job, [&] { pattern->begin(); });
   }
 
   std::shared_ptr<World> world_;
+
+ private:
+  // Launches the pattern of the job's call.
+  virtual void carry_out(const std::shared_ptr<Job>& job, const Operands& operands) = 0;
+
+  Pending start(const Call& call, const Operands& operands) final {
+    const auto job = world_->issue(call);
+    try {
+      check(rank(), size(), call, operands);
+    } catch (const Error& error) {  // others must not wait for a call that never comes
+      world_->refuse(job->position, error.what());
+    }
+    job->price = [=, of = cost_of_, me = rank(), n = size()] { return of(call, operands, me, n); };
+    carry_out(job, operands);
+    return Pending(std::make_unique<C10dWork>(world_, job));
+  }
+
+  CostOf* const cost_of_;
 };
 
 }  // namespace thinwire::torch_engine

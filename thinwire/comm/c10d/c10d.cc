@@ -5,8 +5,8 @@
 // in one step (1 MB from each of 4 ranks on loopback: 2.6 ms against 6.5 ms). Gloo's reductions
 // lose a NaN in max and wrap i8; and it ends the process when ranks disagree on a length. Here
 // arithmetic is reduce.h's, as in every engine, and ranks that disagree wait, and are told. Nor are
-// they slower: an all-reduce is one step between two ranks and two among more, where Gloo's ring
-// takes 2 (N - 1), and whoever waits does the work, with no thread in between.
+// they slower: a short all-reduce is one step between two ranks and two among more, where Gloo's
+// ring takes 2 (N - 1), and whoever waits does the work, with no thread in between.
 // SPDX-License-Identifier: Apache-2.0
 #include "thinwire/comm/c10d/c10d.h"
 
@@ -16,8 +16,8 @@
 
 #include "thinwire/comm/c10d/base.h"
 #include "thinwire/comm/c10d/messages.h"
+#include "thinwire/comm/c10d/sums.h"
 #include "thinwire/comm/cost.h"
-#include "thinwire/comm/reduce.h"
 #include "thinwire/core/error.h"
 
 namespace thinwire {
@@ -30,99 +30,15 @@ using torch_engine::Lost;
 using torch_engine::Messages;
 using torch_engine::place_of;
 using torch_engine::Pool;
+using torch_engine::Ring;
+using torch_engine::Shares;
 using torch_engine::World;
-
-// Every rank sums one share of the buffer and sends the sum to all others: two steps, and the bytes
-// of a ring. Two ranks save the second step: each sums the whole, and since a sum is the same bits
-// from both sides (reduce.h), so are the results. A share is summed in one fixed order, and travels
-// in segments: while one is being added, the next is on the wire.
-class Shares {
- public:
-  Shares(World& world, Job& job, Bytes data)
-      : world_(world), job_(job), data_(data), receives_(world, job), sends_(world, job) {
-    job.cost = shares_cost(data.size(), element(), world.rank(), world.size());
-    longest_ = whole() ? data.size() : end_of(0);
-    segments_ = std::clamp<std::size_t>(longest_ / kSegment, 1, kMostSegments);
-    scratch_ = world.pool().take((count() - 1) * longest_);
-  }
-
-  bool has_steps() const { return !whole(); }
-
-  // Receives of the sums too: a rank sends its sum when it has our part of it, so what they
-  // overwrite has been sent by then.
-  void begin() {
-    for_parts(
-        [&](std::size_t segment, int peer) { receives_.receive(arrival(segment, peer), peer); });
-    for_parts([&](std::size_t segment, int peer) { sends_.send(part(peer, segment), peer); });
-    if (whole()) return;
-    for_parts([&](std::size_t segment, int peer) { receives_.receive(part(peer, segment), peer); });
-  }
-
-  void finish() {
-    const DType dtype = job_.position.call.dtype;
-    for (std::size_t segment = 0; segment < segments_; ++segment) {
-      const Bytes sum = part(world_.rank(), segment);
-      if (whole()) sends_.wait_next();  // what is sent must not change before
-      for_others(world_, [&](int peer) {
-        receives_.wait_next();
-        reduce_into(sum, arrival(segment, peer), dtype, job_.position.call.op);
-      });
-      if (!whole()) for_others(world_, [&](int peer) { sends_.send(sum, peer); });
-    }
-    receives_.wait_all();
-    sends_.wait_all();
-  }
-
- private:
-  static constexpr std::size_t kSegment = std::size_t{1} << 18;
-  static constexpr std::size_t kMostSegments = 8;
-
-  std::size_t count() const { return static_cast<std::size_t>(world_.size()); }
-  bool whole() const { return world_.size() == 2; }
-
-  template <typename Body>
-  void for_parts(Body body) const {
-    for (std::size_t segment = 0; segment < segments_; ++segment)
-      for_others(world_, [&](int peer) { body(segment, peer); });
-  }
-
-  std::size_t element() const { return size_of(job_.position.call.dtype); }
-  std::size_t end_of(int share) const {
-    return share_end(data_.size(), element(), share, world_.size());
-  }
-
-  // A segment of the share that `rank` sums.
-  Bytes part(int rank, std::size_t segment) const {
-    const std::size_t start = whole() || rank == 0 ? 0 : end_of(rank - 1);
-    const std::size_t end = whole() ? data_.size() : end_of(rank);
-    const std::size_t size = element(), elements = (end - start) / size;
-    const std::size_t from = elements * segment / segments_,
-                      to = elements * (segment + 1) / segments_;
-    return data_.subspan(start + from * size, (to - from) * size);
-  }
-
-  // Receive buffer for a peer's contribution to a segment of our share.
-  Bytes arrival(std::size_t segment, int peer) const {
-    const Bytes sum = part(world_.rank(), segment), first = part(world_.rank(), 0);
-    const auto offset = static_cast<std::size_t>(sum.data() - first.data());
-    return {scratch_->data() + place_of(world_, peer) * longest_ + offset, sum.size()};
-  }
-
-  World& world_;
-  const Job& job_;
-  Bytes data_;
-  std::size_t longest_ = 0;  // share, in bytes
-  std::size_t segments_ = 1;
-  std::shared_ptr<Pool::Block> scratch_;
-  Messages receives_, sends_;
-};
 
 // A binomial tree. Places count from the root.
 class Tree {
  public:
-  Tree(World& world, Job& job, Bytes data)
+  Tree(World& world, const Job& job, Bytes data)
       : world_(world), data_(data), root_(job.position.call.root), messages_(world, job) {
-    job.cost = tree_cost(data.size(), root_, world.rank(), world.size());
     place_ = (world.rank() - root_ + world.size()) % world.size();
   }
 
@@ -162,9 +78,7 @@ class Tree {
 // In round k every rank hears from the one 2^k before it: after the last, from all.
 class Rounds {
  public:
-  Rounds(World& world, Job& job) : world_(world), sends_(world, job), receives_(world, job) {
-    job.cost = rounds_cost(world.size());
-  }
+  Rounds(World& world, const Job& job) : world_(world), sends_(world, job), receives_(world, job) {}
 
   bool has_steps() const { return world_.size() > 2; }
 
@@ -199,37 +113,23 @@ class Pieces {
  public:
   using Length = std::uint64_t;
 
-  // `mine_sizes` is of an all-to-all only: in a gather all get the same.
-  Pieces(World& world, Job& job, std::span<const std::size_t> mine_sizes, Bytes slots,
-         std::span<std::size_t> sizes)
-      : world_(world),
-        job_(job),
-        mine_sizes_(mine_sizes),
-        slots_(slots),
-        sizes_(sizes),
-        sends_(world, job),
-        receives_(world, job) {}
+  Pieces(World& world, const Job& job, const Operands& operands)
+      : world_(world), job_(job), operands_(operands), sends_(world, job), receives_(world, job) {
+    operands.keep_own(call(), world.rank());
+  }
 
   bool has_steps() const { return false; }
 
-  void begin_receives() {
-    const std::size_t stride = sizeof(Length) + slot();
-    incoming_ = world_.pool().take(stride * (sizes_.size() - 1));
+  void begin() {
+    const std::size_t stride = sizeof(Length) + call().bytes;
+    incoming_ = world_.pool().take(stride * (operands_.sizes.size() - 1));
     for_others(world_, [&](int peer) { receives_.receive(arrival(peer), peer); });
-  }
-
-  // The same for all peers: one copy of it.
-  void begin_sends(ConstBytes piece) {
-    const Bytes message = packed(piece);
-    for_others(world_, [&](int peer) { sends_.send(message, peer); });
-  }
-
-  void begin_send(ConstBytes piece, int peer) { sends_.send(packed(piece), peer); }
-
-  void keep_own(ConstBytes own) {
-    const auto me = static_cast<std::size_t>(world_.rank());
-    std::ranges::copy(own, slots_.subspan(me * slot()).begin());
-    sizes_[me] = own.size();
+    Bytes message;
+    for_others(world_, [&](int peer) {
+      const bool again = call().kind == Kind::all_gather && !message.empty();  // the same for all
+      if (!again) message = packed(operands_.piece(call(), peer));
+      sends_.send(message, peer);
+    });
   }
 
   void finish() {
@@ -238,15 +138,13 @@ class Pieces {
       unpack(arrival(peer), peer);
     });
     sends_.wait_all();
-    job_.cost = mine_sizes_.empty() ? gather_cost(sizes_, world_.rank())
-                                    : pieces_cost(mine_sizes_, sizes_, world_.rank());
   }
 
  private:
-  std::size_t slot() const { return job_.position.call.bytes; }
+  const Call& call() const { return job_.position.call; }
 
   Bytes arrival(int peer) const {
-    const std::size_t stride = sizeof(Length) + slot();
+    const std::size_t stride = sizeof(Length) + call().bytes;
     return {incoming_->data() + place_of(world_, peer) * stride, stride};
   }
 
@@ -261,19 +159,18 @@ class Pieces {
   void unpack(ConstBytes message, int peer) {
     Length length = 0;
     std::memcpy(&length, message.data(), sizeof length);
-    if (length > slot())
+    if (length > call().bytes)
       throw Lost{peer, "rank " + std::to_string(peer) + " announces " + std::to_string(length) +
-                           " bytes for a slot of " + std::to_string(slot())};
+                           " bytes for a slot of " + std::to_string(call().bytes)};
     const auto r = static_cast<std::size_t>(peer);
-    std::ranges::copy(message.subspan(sizeof length, length), slots_.data() + r * slot());
-    sizes_[r] = length;
+    std::ranges::copy(message.subspan(sizeof length, length),
+                      operands_.data.data() + r * call().bytes);
+    operands_.sizes[r] = length;
   }
 
   World& world_;
-  Job& job_;
-  std::span<const std::size_t> mine_sizes_;
-  Bytes slots_;
-  std::span<std::size_t> sizes_;
+  const Job& job_;
+  const Operands operands_;
   std::shared_ptr<Pool::Block> incoming_;
   std::vector<std::shared_ptr<Pool::Block>> outgoing_;
   Messages sends_, receives_;
@@ -281,58 +178,25 @@ class Pieces {
 
 class C10dGroup final : public BaseGroup {
  public:
-  using BaseGroup::BaseGroup;
+  explicit C10dGroup(std::shared_ptr<World> world) : BaseGroup(std::move(world), c10d_cost) {}
 
   std::string name() const override { return "c10d"; }
 
-  Pending all_reduce(Bytes data, DType dtype, ReduceOp op, Stream) override {
-    const Call call{.kind = Kind::all_reduce, .bytes = data.size(), .dtype = dtype, .op = op};
-    const auto job = issue(call, [&] { check_all_reduce(rank(), call); });
-    return launch<Shares>(job, data);
-  }
-
-  Pending all_gather(ConstBytes mine, std::size_t slot_bytes, Bytes slots,
-                     std::span<std::size_t> sizes, Stream) override {
-    const Call call{.kind = Kind::all_gather, .bytes = slot_bytes};
-    const auto job = issue(
-        call, [&] { check_slots(rank(), size(), call, mine.size(), slots.size(), sizes.size()); });
-    const auto pieces =
-        std::make_shared<Pieces>(*world_, *job, std::span<const std::size_t>(), slots, sizes);
-    pieces->keep_own(mine);
-    return launch(job, pieces, [&] {
-      pieces->begin_receives();
-      pieces->begin_sends(mine);
-    });
-  }
-
-  Pending all_to_all(ConstBytes mine, std::span<const std::size_t> mine_sizes,
-                     std::size_t slot_bytes, Bytes slots, std::span<std::size_t> sizes,
-                     Stream) override {
-    const Call call{.kind = Kind::all_to_all, .bytes = slot_bytes};
-    const auto job = issue(call, [&] {
-      check_pieces(rank(), size(), call, mine.size(), mine_sizes);
-      check_slots(rank(), size(), call, 0, slots.size(), sizes.size());
-    });
-    const auto piece = [&](int peer) {
-      const auto r = static_cast<std::size_t>(peer);
-      return mine.subspan(r * slot_bytes, mine_sizes[r]);
-    };
-    const auto pieces = std::make_shared<Pieces>(*world_, *job, mine_sizes, slots, sizes);
-    pieces->keep_own(piece(rank()));
-    return launch(job, pieces, [&] {
-      pieces->begin_receives();
-      for_others(*world_, [&](int peer) { pieces->begin_send(piece(peer), peer); });
-    });
-  }
-
-  Pending broadcast(Bytes data, int root, Stream) override {
-    const Call call{.kind = Kind::broadcast, .bytes = data.size(), .root = root};
-    const auto job = issue(call, [&] { check_broadcast(rank(), size(), call); });
-    return launch<Tree>(job, data);
-  }
-
-  Pending barrier() override {
-    return launch<Rounds>(issue({.kind = Kind::barrier}, [] {}));
+ private:
+  void carry_out(const std::shared_ptr<Job>& job, const Operands& operands) override {
+    const Call& call = job->position.call;
+    switch (call.kind) {
+      case Kind::all_reduce:
+        return takes_ring(call.bytes, size()) ? launch<Ring>(job, operands.data)
+                                              : launch<Shares>(job, operands.data);
+      case Kind::all_gather:
+      case Kind::all_to_all:
+        return launch<Pieces>(job, operands);
+      case Kind::broadcast:
+        return launch<Tree>(job, operands.data);
+      case Kind::barrier:
+        return launch<Rounds>(job);
+    }
   }
 };
 

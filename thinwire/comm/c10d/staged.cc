@@ -74,9 +74,7 @@ class Agreement {
 class Staged {
  public:
   Staged(World& world, Job& job, std::shared_ptr<Wire> wire)
-      : world_(world), job_(job), wire_(std::move(wire)), agreement_(world, job) {
-    charge({});
-  }
+      : world_(world), job_(job), wire_(std::move(wire)), agreement_(world, job) {}
   virtual ~Staged() = default;
 
   bool has_steps() const { return true; }
@@ -95,9 +93,6 @@ class Staged {
  protected:
   virtual void move() {}  // what is left to do when all agree
 
-  // What the device moves, after the agreement.
-  void charge(const Cost& cost) { job_.cost = after_agreement(cost, world_.size()); }
-
   World& world_;
   Job& job_;
   std::shared_ptr<Wire> wire_;
@@ -107,11 +102,7 @@ class Staged {
 class StagedReduce : public Staged {
  public:
   StagedReduce(World& world, Job& job, const std::shared_ptr<Wire>& wire, Bytes data)
-      : Staged(world, job, wire), data_(data) {
-    if (data.empty()) return;
-    const std::size_t elements = data.size() / size_of(call().dtype);
-    charge(ring_cost(whole() ? elements * sizeof(std::int32_t) : data.size(), world.size()));
-  }
+      : Staged(world, job, wire), data_(data) {}
 
   void move() override {
     if (data_.empty()) return;
@@ -146,10 +137,7 @@ class StagedReduce : public Staged {
 class StagedBroadcast : public Staged {
  public:
   StagedBroadcast(World& world, Job& job, const std::shared_ptr<Wire>& wire, Bytes data)
-      : Staged(world, job, wire), data_(data) {
-    if (data.empty()) return;
-    charge(chain_cost(data.size(), job.position.call.root, world.rank(), world.size()));
-  }
+      : Staged(world, job, wire), data_(data) {}
 
   void move() override {
     if (data_.empty()) return;
@@ -172,22 +160,19 @@ class StagedBroadcast : public Staged {
 // Every rank sends every other one piece, of the length that it announced.
 class StagedPieces : public Staged {
  public:
-  using Pieces = std::vector<ConstBytes>;  // by rank
-
-  StagedPieces(World& world, Job& job, const std::shared_ptr<Wire>& wire, Pieces mine, Bytes slots,
-               std::span<std::size_t> sizes)
-      : Staged(world, job, wire), mine_(std::move(mine)), slots_(slots), sizes_(sizes) {
-    keep_own();
+  StagedPieces(World& world, Job& job, const std::shared_ptr<Wire>& wire, const Operands& operands)
+      : Staged(world, job, wire), operands_(operands) {
+    operands.keep_own(call(), world.rank());
     for_others(world, [&](int peer) { agreement_.told(peer) = piece(peer).size(); });
   }
 
   void move() override {
     for_others(world_, [&](int peer) { note_length(peer); });
-    if (slot() == 0) return;
-    charge_pieces();
+    if (call().bytes == 0) return;
     wire_->use(world_, [&](Backend& backend) {
       const Splits out = splits([&](int peer) { return piece(peer).size(); });
-      const Splits in = splits([&](int peer) { return sizes_[static_cast<std::size_t>(peer)]; });
+      const Splits in =
+          splits([&](int peer) { return operands_.sizes[static_cast<std::size_t>(peer)]; });
       at::Tensor outgoing = gathered(out), incoming = wire_->room(total(in));
       Splits taken = in, given = out;  // Gloo keeps them
       wait_for(world_, backend.alltoall_base(incoming, outgoing, taken, given));
@@ -198,34 +183,21 @@ class StagedPieces : public Staged {
  private:
   using Splits = std::vector<std::int64_t>;  // bytes by rank
 
-  std::size_t slot() const { return job_.position.call.bytes; }
-  ConstBytes piece(int peer) const { return mine_[static_cast<std::size_t>(peer)]; }
-
-  void keep_own() {
-    const auto me = static_cast<std::size_t>(world_.rank());
-    std::ranges::copy(mine_[me], slots_.subspan(me * slot()).begin());
-    sizes_[me] = mine_[me].size();
-  }
+  const Call& call() const { return job_.position.call; }
+  ConstBytes piece(int peer) const { return operands_.piece(call(), peer); }
 
   void note_length(int peer) {
     const Agreement::Number length = agreement_.heard(peer);
-    if (length > slot())
+    if (length > call().bytes)
       throw Lost{peer, "rank " + std::to_string(peer) + " announces " + std::to_string(length) +
-                           " bytes for a slot of " + std::to_string(slot())};
-    sizes_[static_cast<std::size_t>(peer)] = length;
-  }
-
-  void charge_pieces() {
-    std::vector<std::size_t> sent;
-    for (const ConstBytes& each : mine_) sent.push_back(each.size());
-    const bool gather = job_.position.call.kind == Kind::all_gather;
-    charge(gather ? gather_cost(sizes_, world_.rank()) : pieces_cost(sent, sizes_, world_.rank()));
+                           " bytes for a slot of " + std::to_string(call().bytes)};
+    operands_.sizes[static_cast<std::size_t>(peer)] = length;
   }
 
   // One byte to ourselves, so that no tensor is empty.
   template <typename Length>
   Splits splits(Length length) const {
-    Splits all(sizes_.size(), 1);
+    Splits all(operands_.sizes.size(), 1);
     for_others(world_, [&](int peer) {
       all[static_cast<std::size_t>(peer)] = static_cast<std::int64_t>(length(peer));
     });
@@ -261,19 +233,18 @@ class StagedPieces : public Staged {
       const at::Tensor place = incoming.narrow(0, at, in[index]);
       at += place.numel();
       if (r == world_.rank() || place.numel() == 0) continue;
-      host_tensor(slots_.data() + index * slot(), sizes_[index]).copy_(place);
+      host_tensor(operands_.data.data() + index * call().bytes, operands_.sizes[index])
+          .copy_(place);
     }
   }
 
-  Pieces mine_;
-  Bytes slots_;
-  std::span<std::size_t> sizes_;
+  const Operands operands_;
 };
 
 class StagedGroup final : public BaseGroup {
  public:
   StagedGroup(std::shared_ptr<World> world, std::shared_ptr<Wire> wire, std::string name)
-      : BaseGroup(std::move(world)), wire_(std::move(wire)), name_(std::move(name)) {}
+      : BaseGroup(std::move(world), nccl_cost), wire_(std::move(wire)), name_(std::move(name)) {}
 
   // A backend that may wait for a rank that is gone does not end by itself.
   ~StagedGroup() override {
@@ -282,46 +253,21 @@ class StagedGroup final : public BaseGroup {
 
   std::string name() const override { return name_; }
 
-  Pending all_reduce(Bytes data, DType dtype, ReduceOp op, Stream) override {
-    const Call call{.kind = Kind::all_reduce, .bytes = data.size(), .dtype = dtype, .op = op};
-    const auto job = issue(call, [&] { check_all_reduce(rank(), call); });
-    return launch<StagedReduce>(job, wire_, data);
-  }
-
-  Pending all_gather(ConstBytes mine, std::size_t slot_bytes, Bytes slots,
-                     std::span<std::size_t> sizes, Stream) override {
-    const Call call{.kind = Kind::all_gather, .bytes = slot_bytes};
-    const auto job = issue(
-        call, [&] { check_slots(rank(), size(), call, mine.size(), slots.size(), sizes.size()); });
-    const StagedPieces::Pieces pieces(sizes.size(), mine);
-    return launch<StagedPieces>(job, wire_, pieces, slots, sizes);
-  }
-
-  Pending all_to_all(ConstBytes mine, std::span<const std::size_t> mine_sizes,
-                     std::size_t slot_bytes, Bytes slots, std::span<std::size_t> sizes,
-                     Stream) override {
-    const Call call{.kind = Kind::all_to_all, .bytes = slot_bytes};
-    const auto job = issue(call, [&] {
-      check_pieces(rank(), size(), call, mine.size(), mine_sizes);
-      check_slots(rank(), size(), call, 0, slots.size(), sizes.size());
-    });
-    StagedPieces::Pieces pieces;
-    for (std::size_t r = 0; r < sizes.size(); ++r)
-      pieces.push_back(mine.subspan(r * slot_bytes, mine_sizes[r]));
-    return launch<StagedPieces>(job, wire_, pieces, slots, sizes);
-  }
-
-  Pending broadcast(Bytes data, int root, Stream) override {
-    const Call call{.kind = Kind::broadcast, .bytes = data.size(), .root = root};
-    const auto job = issue(call, [&] { check_broadcast(rank(), size(), call); });
-    return launch<StagedBroadcast>(job, wire_, data);
-  }
-
-  Pending barrier() override {
-    return launch<Staged>(issue({.kind = Kind::barrier}, [] {}), wire_);
-  }
-
  private:
+  void carry_out(const std::shared_ptr<Job>& job, const Operands& operands) override {
+    switch (job->position.call.kind) {
+      case Kind::all_reduce:
+        return launch<StagedReduce>(job, wire_, operands.data);
+      case Kind::all_gather:
+      case Kind::all_to_all:
+        return launch<StagedPieces>(job, wire_, operands);
+      case Kind::broadcast:
+        return launch<StagedBroadcast>(job, wire_, operands.data);
+      case Kind::barrier:
+        return launch<Staged>(job, wire_);
+    }
+  }
+
   std::shared_ptr<Wire> wire_;
   std::string name_;
 };

@@ -162,7 +162,7 @@ void World::launch(const std::shared_ptr<Job>& job, const std::function<void()>&
   if (size_ == 1) {
     if (job->finish) job->finish();
     job->done = true;
-    add(traffic_, job->cost);
+    charge(*job);
     return;
   }
   try {
@@ -302,8 +302,13 @@ void World::run(Job& job) {
   job.finish = nullptr;
   const std::lock_guard lock(mutex_);
   jobs_.pop_front();
-  add(traffic_, job.cost);
+  charge(job);
   job.done = true;
+}
+
+void World::charge(Job& job) {
+  job.cost = job.price();
+  add(traffic_, job.cost);
 }
 
 // Connections go, so that ranks that wait for us see it. First the messages: they point to them.

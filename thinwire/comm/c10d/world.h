@@ -70,7 +70,8 @@ class Pool {
 // A collective under way. `finish` may block, and may throw Lost.
 struct Job {
   Position position;
-  Cost cost;  // set by its pattern, at the latest when it is finished
+  std::function<Cost()> price;  // called when it is finished
+  Cost cost;
   int tag = 0;
   bool has_steps = false;  // has more to send once something has come
   std::function<void()> finish;
@@ -137,6 +138,7 @@ class World {
   void drive(std::unique_lock<std::mutex>& lock);
   void run(Job& job);
   void fail_all();
+  void charge(Job& job);
   void give_up(const Position& position, const Lost& lost);
   void close();
   bool announce(const Position& position, const std::string& reason);  // false: nobody heard

@@ -14,6 +14,7 @@
 
 #include "thinwire/comm/cost.h"
 #include "thinwire/comm/mpi/world.h"
+#include "thinwire/comm/verbs.h"
 #include "thinwire/core/error.h"
 #include "thinwire/core/random.h"
 
@@ -266,7 +267,7 @@ class MpiWork final : public Pending::Work {
   bool finished_ = false;
 };
 
-class MpiGroup final : public Group {
+class MpiGroup final : public EngineGroup {
  public:
   explicit MpiGroup(const GroupOptions& options) : world_(std::make_shared<World>(options)) {}
 
@@ -275,99 +276,41 @@ class MpiGroup final : public Group {
   std::string name() const override { return "mpi"; }
   Traffic traffic() const override { return world_->traffic; }
 
-  Pending all_reduce(Bytes data, DType dtype, ReduceOp op, Stream) override {
-    const Call call{.kind = Kind::all_reduce, .bytes = data.size(), .dtype = dtype, .op = op};
-    auto work = begin(
-        call, [&] { check_all_reduce(rank(), call); },
-        [=, me = rank(), n = size()] { return mpi_reduce_cost(call.bytes, me, n); });
-    work->agree();
-    work->reduce(data);
-    return Pending(std::move(work));
-  }
-
-  Pending all_gather(ConstBytes mine, std::size_t slot_bytes, Bytes slots,
-                     std::span<std::size_t> sizes, Stream) override {
-    const Call call{.kind = Kind::all_gather, .bytes = slot_bytes};
-    auto work = begin(
-        call, [&] { check_slots(rank(), size(), call, mine.size(), slots.size(), sizes.size()); },
-        [=, me = rank()] { return gather_cost(sizes, me); });
-    receive_all(*work, slot_bytes, slots, sizes);
-    for_others([&](int peer) { work->send(mine.data(), mine.size(), slot_bytes, peer); });
-    keep_own(mine, slot_bytes, slots, sizes);
-    return Pending(std::move(work));
-  }
-
-  Pending all_to_all(ConstBytes mine, std::span<const std::size_t> mine_sizes,
-                     std::size_t slot_bytes, Bytes slots, std::span<std::size_t> sizes,
-                     Stream) override {
-    const Call call{.kind = Kind::all_to_all, .bytes = slot_bytes};
-    auto work = begin(
-        call,
-        [&] {
-          check_pieces(rank(), size(), call, mine.size(), mine_sizes);
-          check_slots(rank(), size(), call, 0, slots.size(), sizes.size());
-        },
-        [=, me = rank()] { return pieces_cost(mine_sizes, sizes, me); });
-    const auto piece = [&](int peer) {
-      const auto r = static_cast<std::size_t>(peer);
-      return mine.subspan(r * slot_bytes, mine_sizes[r]);
-    };
-    receive_all(*work, slot_bytes, slots, sizes);
-    for_others(
-        [&](int peer) { work->send(piece(peer).data(), piece(peer).size(), slot_bytes, peer); });
-    keep_own(piece(rank()), slot_bytes, slots, sizes);
-    return Pending(std::move(work));
-  }
-
-  Pending broadcast(Bytes data, int root, Stream) override {
-    const Call call{.kind = Kind::broadcast, .bytes = data.size(), .root = root};
-    auto work = begin(
-        call, [&] { check_broadcast(rank(), size(), call); },
-        [=, me = rank(), n = size()] { return mpi_broadcast_cost(call.bytes, root, me, n); });
-    work->agree();
-    work->copy_from_root(data);
-    return Pending(std::move(work));
-  }
-
-  Pending barrier() override {
-    auto work = begin(
-        {.kind = Kind::barrier}, [] {},
-        [=, me = rank(), n = size()] { return mpi_reduce_cost(0, me, n); });
-    work->agree();
-    return Pending(std::move(work));
-  }
-
  private:
-  template <typename Check>
-  std::unique_ptr<MpiWork> begin(const Call& call, Check check, std::function<Cost()> cost) {
+  Pending start(const Call& call, const Operands& operands) override {
     const Position position = world_->issue(call);
     try {
-      check();
+      check(rank(), size(), call, operands);
     } catch (const Error& error) {  // others must not wait for a call that never comes
       world_->refuse(position, error.what());
     }
-    return std::make_unique<MpiWork>(world_, position, std::move(cost));
+    const auto cost = [=, me = rank(), n = size()] { return mpi_cost(call, operands, me, n); };
+    auto work = std::make_unique<MpiWork>(world_, position, cost);
+    if (call.kind == Kind::all_gather || call.kind == Kind::all_to_all)
+      send_pieces(*work, call, operands);
+    else
+      work->agree();
+    if (call.kind == Kind::all_reduce) work->reduce(operands.data);
+    if (call.kind == Kind::broadcast) work->copy_from_root(operands.data);
+    return Pending(std::move(work));
+  }
+
+  void send_pieces(MpiWork& work, const Call& call, const Operands& operands) const {
+    for_others([&](int peer) {
+      const auto r = static_cast<std::size_t>(peer);
+      work.receive(operands.data.data() + r * call.bytes, call.bytes, peer, operands.sizes[r]);
+    });
+    for_others([&](int peer) {
+      const ConstBytes piece = operands.piece(call, peer);
+      work.send(piece.data(), piece.size(), call.bytes, peer);
+    });
+    operands.keep_own(call, rank());
   }
 
   // Starting after ourselves, so that not all ranks send to rank 0 first.
   template <typename Body>
   void for_others(Body body) const {
     for (int step = 1; step < size(); ++step) body((rank() + step) % size());
-  }
-
-  void receive_all(MpiWork& work, std::size_t slot_bytes, Bytes slots,
-                   std::span<std::size_t> sizes) const {
-    for_others([&](int peer) {
-      const auto r = static_cast<std::size_t>(peer);
-      work.receive(slots.data() + r * slot_bytes, slot_bytes, peer, sizes[r]);
-    });
-  }
-
-  void keep_own(ConstBytes own, std::size_t slot_bytes, Bytes slots,
-                std::span<std::size_t> sizes) const {
-    const auto me = static_cast<std::size_t>(rank());
-    std::ranges::copy(own, slots.subspan(me * slot_bytes).begin());
-    sizes[me] = own.size();
   }
 
   std::shared_ptr<World> world_;
