@@ -78,7 +78,12 @@ class Compare : public CommandTest {
                            {"ratio", 4},
                            {"seconds_per_step", 0.25},
                            {"replicas_identical", true}}},
-                         {"rows", json::array()}};
+                         {"rows",
+                          {{{"step", 2},
+                            {"rate", 0.1},
+                            {"loss", 0.5},
+                            {"bytes_total", 200},
+                            {"seconds_total", 0.5}}}}};
     write(path("result.json"), result.dump());
     write(path("train"), "#!/bin/sh\necho \"$*\" >>'" + path("calls") + "'\n" + body +
                              "\nwhile [ \"$1\" != --json ]; do shift; done\ncp '" +
