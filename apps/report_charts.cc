@@ -66,16 +66,17 @@ bool has_seeds(const Row& runs) {
                      [](const Row& run) { return seed_curves(run, "loss").size() > 1; });
 }
 
-std::string section(const Row& runs, const Subject& subject) {
+std::string section(const Row& runs, const Subject& subject, bool first) {
   std::string figures;
   for (const View& view : views) figures += figure(runs, view, subject);
   const std::string bands =
-      has_seeds(runs) ? tag("p",
-                            "Lines are means over the seeds, at the mean time and bytes of a step; "
-                            "bands reach from the lowest seed to the highest.",
-                            "class=\"quiet\"") +
-                            "\n"
-                      : "";
+      first && has_seeds(runs)
+          ? tag("p",
+                "Lines are means over the seeds, at the mean time and bytes of a step; "
+                "bands reach from the lowest seed to the highest.",
+                "class=\"quiet\"") +
+                "\n"
+          : "";
   return tag("h2", subject.heading) + "\n" + bands + tag("div", figures, "class=\"charts\"") + "\n";
 }
 
@@ -84,7 +85,8 @@ std::string section(const Row& runs, const Subject& subject) {
 std::string chart_sections(const Row& runs) {
   // People compare the perplexity of language models, not their accuracy.
   const Subject& quality = followed(runs, of_perplexity) ? of_perplexity : of_accuracy;
-  return (followed(runs, quality) ? section(runs, quality) : "") + section(runs, of_loss);
+  const bool has_quality = followed(runs, quality);
+  return (has_quality ? section(runs, quality, true) : "") + section(runs, of_loss, !has_quality);
 }
 
 }  // namespace thinwire::apps

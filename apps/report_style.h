@@ -112,7 +112,7 @@ figure .timeline { display: block; margin: 4px 0; overflow: visible; }
 .exchange { fill: var(--exchange); } .decode { fill: var(--decode); }
 .mark { stroke: var(--ink); stroke-width: 2; }
 dt { color: var(--quiet); } dd { margin: 0; }
-@media screen and (max-width: 860px) {
+@media screen and (max-width: 999px) {
   thead { position: absolute; width: 1px; height: 1px; overflow: hidden; clip-path: inset(50%); }
   table, tbody { display: block; }
   tr { display: grid; grid-template-columns: repeat(auto-fit, minmax(160px, 1fr)); gap: 0 1.2rem;
@@ -125,12 +125,15 @@ dt { color: var(--quiet); } dd { margin: 0; }
   td.amount, td.whole, td.guess, td.missed { grid-column: 1 / -1; }
   td[data-label]::before { content: attr(data-label); color: var(--quiet); white-space: nowrap; }
 }
-@media print, (min-width: 1000px) { td:first-child { min-width: 22.5rem; } }
+@media screen and (min-width: 1000px) {
+  td:first-child { min-width: min(22.5rem, 100vw - 790px); }
+}
 @media print {
   :root { --page: #fff; --ink: #000; --quiet: #444; color-scheme: light; }
   html { font-size: 10.5px; }
   main { max-width: none; padding: 0; }
   th, td { padding: .4rem; }
+  td:first-child { min-width: 22.5rem; }
   .charts { grid-template-columns: repeat(3, 1fr); gap: 1rem; }
   .chart { font-size: 13.5px; }
   figure, tr, table, .verdict { break-inside: avoid; }

@@ -69,10 +69,7 @@ Costs costs_of(const Row& runs, const Target& target) {
 }
 
 std::string missed_cell(const Row& run, const Target& target) {
-  const std::optional<double> best = best_of(run, target.key);
-  const std::string text =
-      best ? "never: its best is " + quality_text(target.key, *best) : "not evaluated";
-  return tag("td", text, "class=\"missed\" colspan=\"5\"");
+  return tag("td", shortfall(run, target), "class=\"missed\" colspan=\"5\"");
 }
 
 std::string count_text(double count) { return printed("%.6g", count); }

@@ -145,14 +145,6 @@ std::string winner_text(const Contender& winner, const Contender& basis, const T
          bytes_text(winner.reach.bytes.mean) + " per worker until then.";
 }
 
-std::string missing_text(const Row& run, const Target& target) {
-  const std::optional<double> best = best_of(run, target.key);
-  if (!best) return label_of(run) + " was not evaluated.";
-  return label_of(run) + " never reaches it" +
-         (seed_curves(run, target.key).size() > 1 ? " with every seed" : "") + ": its best is " +
-         quality_text(target.key, *best) + ".";
-}
-
 }  // namespace
 
 std::string quality_text(const std::string& key, double value) {
@@ -205,12 +197,21 @@ std::optional<Reach> reach_of(const Row& run, const Target& target) {
   return Reach{Spread::of(steps), Spread::of(seconds), Spread::of(bytes)};
 }
 
-std::optional<double> best_of(const Row& run, const std::string& key) {
-  const std::vector<Curve> curves = evaluations(run, key);
-  if (curves.empty()) return {};
-  double sum = 0;
-  for (const Curve& curve : curves) sum += best_value(key, curve);
-  return sum / static_cast<double>(curves.size());
+std::string shortfall(const Row& run, const Target& target) {
+  const std::vector<Curve> curves = evaluations(run, target.key);
+  if (curves.empty()) return "was not evaluated";
+  std::size_t there = 0;
+  double best = 0;
+  for (const Curve& curve : curves) {
+    const double value = best_value(target.key, curve);
+    best += value / static_cast<double>(curves.size());
+    if (reaches(target, value)) ++there;
+  }
+  if (there > 0) {
+    return "reaches it with " + std::to_string(there) + " of " + std::to_string(curves.size()) +
+           " seeds only";
+  }
+  return "never reaches it: its best is " + quality_text(target.key, best);
 }
 
 std::vector<std::string> verdict(const Row& runs) {
@@ -238,7 +239,8 @@ std::vector<std::string> verdict(const Row& runs) {
                         time_and_bytes(thrifty, *basis) + ".");
   }
   for (const Row& run : runs) {
-    if (!reach_of(run, *target)) sentences.push_back(missing_text(run, *target));
+    if (!reach_of(run, *target))
+      sentences.push_back(label_of(run) + " " + shortfall(run, *target) + ".");
   }
   return sentences;
 }

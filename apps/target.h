@@ -38,8 +38,8 @@ struct Reach {
 // Empty where one of the seeds never got there.
 std::optional<Reach> reach_of(const Row& run, const Target& target);
 
-// The best value of a run, as a mean over its seeds; empty where it has none.
-std::optional<double> best_of(const Row& run, const std::string& key);
+// What to say of a run without a Reach: "never reaches it: its best is 73.60 %".
+std::string shortfall(const Row& run, const Target& target);
 
 // Sentences without markup: who reaches the target first, who with the fewest bytes, both with time
 // and bytes, and who never does. Times within 5 % are equal, and fewer bytes decide. Empty when

@@ -173,7 +173,7 @@ def look(browser: Browser, page: str, kept: dict, folder: pathlib.Path) -> None:
         picture = browser.screenshot()
         check(len(picture) > 50000, f"a screenshot of {len(picture)} bytes shows nothing")
         (folder / f"page-{width}-{'dark' if dark else 'light'}.png").write_bytes(picture)
-    for width in [700, 900]:
+    for width in [700, 1000]:
         browser.look(width)
         check_width(browser, width)
     check(len(grounds) == 2, f"light and dark have the same ground: {grounds}")
