@@ -43,7 +43,7 @@ inline std::string label_of(const Row& run) {
 
 // "350 ms", "12.3 s", "17.4 min", "3.2 h".
 inline std::string duration_text(double seconds) {
-  if (seconds < 999.5) return seconds_text(seconds);
+  if (seconds < 600) return seconds_text(seconds);
   if (seconds < 2 * 3600) return printed("%.1f min", seconds / 60);
   return printed(seconds < 360000 ? "%.1f h" : "%.0f h", seconds / 3600);
 }
