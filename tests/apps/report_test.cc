@@ -15,7 +15,6 @@ using thinwire::testing::contains;
 using thinwire::testing::count;
 using thinwire::testing::Outcome;
 using thinwire::testing::read;
-using thinwire::testing::write;
 
 using Values = std::vector<double>;
 
