@@ -13,8 +13,8 @@ namespace thinwire::apps {
 namespace {
 
 // The drawing in its own units; a page shows it at about this size, so text keeps its size, too.
-constexpr double width = 420, height = 300;
-constexpr double left = 64, right = 408, top = 12, bottom = 250;
+constexpr double width = 360, height = 280;
+constexpr double left = 60, right = 348, top = 12, bottom = 230;
 
 constexpr double log_from = 20;            // a span of this and more asks for a logarithmic y axis
 constexpr std::size_t smooth_from = 40;    // points; fewer are their own best picture
@@ -61,9 +61,14 @@ std::vector<Point> smoothed(const std::vector<Point>& points) {
   for (std::size_t i = 0; i < count; ++i) {
     const std::size_t first = i - std::min(reach, i),
                       last = std::min(i + std::min(reach, i), count - 1);
-    double sum = 0;
-    for (std::size_t k = first; k <= last; ++k) sum += points[k].y;
-    result[i].y = sum / static_cast<double>(last - first + 1);
+    Point sum{0, 0, 0, 0};
+    for (std::size_t k = first; k <= last; ++k) {
+      sum.y += points[k].y;
+      sum.low += points[k].low;
+      sum.high += points[k].high;
+    }
+    const auto window = static_cast<double>(last - first + 1);
+    result[i] = {points[i].x, sum.y / window, sum.low / window, sum.high / window};
   }
   return result;
 }
@@ -77,17 +82,6 @@ std::string path(const std::vector<Point>& points, const Scale& x, const Scale& 
     drawing = shown;
   }
   return d;
-}
-
-std::string unit_text(double value, Unit unit) {
-  if (unit == Unit::seconds) return value == 0 ? "0" : seconds_text(value);
-  if (unit == Unit::bytes) {
-    constexpr std::array<const char*, 5> names = {" B", " kB", " MB", " GB", " TB"};
-    std::size_t power = 0;
-    for (; value >= 999.5 && power + 1 < names.size(); ++power) value /= 1000;
-    return printed("%.4g", value) + names[power];
-  }
-  return printed("%.6g", value);
 }
 
 std::string line(const char* style, double x1, double y1, double x2, double y2) {
@@ -114,14 +108,21 @@ class Drawing {
   std::string str() const {
     std::string svg = "<svg class=\"chart\" role=\"img\"" +
                       attribute("viewBox", "0 0 " + at(width) + " " + at(height)) +
-                      attribute("aria-label", escaped_markup(chart_.title)) + ">\n";
-    if (empty_) return svg + text(width / 2, height / 2, "middle", "no values") + "</svg>\n";
-    svg += x_axis() + y_axis();
-    // Two passes: no faint line may lie over a strong one.
-    for (std::size_t i = 0; i < smooth_.size(); ++i) svg += raw(i);
-    for (std::size_t i = 0; i < smooth_.size(); ++i) svg += strong(i);
-    for (std::size_t i = 0; i < smooth_.size(); ++i) svg += tooltips(i);
-    return svg + "</svg>\n";
+                      attribute("aria-label", escaped_markup(chart_.title));
+    if (empty_)
+      return svg + ">\n" + text(width / 2, height / 2, "middle", "no values") + "</svg>\n";
+    svg += scales() + ">\n" + x_axis() + y_axis();
+    // In passes: no faint line may lie over a strong one.
+    const auto each = [&](auto draw) {
+      for (std::size_t i = 0; i < smooth_.size(); ++i) svg += (this->*draw)(i);
+    };
+    each(&Drawing::band);
+    each(&Drawing::raw);
+    each(&Drawing::strong);
+    each(&Drawing::tooltips);
+    svg += "<g class=\"cross\">" + line("axis", left, top, left, bottom);
+    each(&Drawing::dot);
+    return svg + "</g></svg>\n" + readings();
   }
 
  private:
@@ -131,7 +132,8 @@ class Drawing {
       for (const Point& point : points) {
         if (!drawable(point, chart_.x_log)) continue;
         x.take(point.x);
-        y.take(point.y);
+        y.take(point.low);
+        y.take(point.high);
       }
     }
     if (x.empty()) return false;
@@ -179,19 +181,46 @@ class Drawing {
     std::string svg;
     for (const double tick : ticks) {
       svg += line("grid", left, y_(tick), right, y_(tick));
-      svg += text(left - 7, y_(tick) + 4, "end", unit_text(tick, Unit::plain));
+      svg += text(left - 7, y_(tick) + 4, "end", unit_text(tick, chart_.y_unit));
     }
     const std::string title = chart_.y_title + (y_.log ? ", log scale" : "");
     const double middle = (top + bottom) / 2;
     return svg +
            text(0, 0, "middle", title,
-                " class=\"title\" transform=\"translate(13 " + at(middle) + ") rotate(-90)\"");
+                " class=\"title\" transform=\"translate(11 " + at(middle) + ") rotate(-90)\"");
+  }
+
+  // What the script needs to turn places into values.
+  std::string scales() const {
+    const auto number = [](double value) { return printed("%.9g", value); };
+    return attribute("data-x", number(x_.low) + " " + number(x_.high) + (x_.log ? " log" : "")) +
+           attribute("data-unit", unit_name(chart_.x_unit)) +
+           attribute("data-title", escaped_markup(chart_.x_title)) +
+           attribute("data-value-unit", unit_name(chart_.y_unit)) +
+           attribute("data-plot", at(left) + " " + at(right)) + (y_.log ? " data-log=\"\"" : "") +
+           attribute("tabindex", "0");
   }
 
   // `kind` is the class; all parts of one series share its colour.
   std::string stroke(const char* kind, std::size_t index) const {
     const std::size_t colour = chart_.series[index].colour % series_colours;
     return attribute("class", std::string(kind) + " s" + std::to_string(colour));
+  }
+
+  // Along the upper edge and back along the lower; nothing where there is one seed.
+  std::string band(std::size_t index) const {
+    std::vector<Point> upper, lower;
+    for (const Point& point : smooth_[index]) {
+      if (!drawable(point, x_.log)) continue;
+      upper.push_back({point.x, point.high});
+      lower.push_back({point.x, std::max(point.low, y_.low)});
+    }
+    const bool flat = std::equal(upper.begin(), upper.end(), lower.begin(),
+                                 [](const Point& a, const Point& b) { return a.y == b.y; });
+    if (flat) return "";
+    upper.insert(upper.end(), lower.rbegin(), lower.rend());
+    return "<path" + stroke("band", index) + attribute("d", path(upper, x_, y_, x_.log) + "Z") +
+           "/>\n";
   }
 
   // Noise may leave the plot, whose size the smooth lines decide.
@@ -204,24 +233,31 @@ class Drawing {
     return "<path" + stroke("raw", index) + attribute("d", path(points, x_, y_, x_.log)) + "/>\n";
   }
 
-  std::string strong(std::size_t index) const {
+  // The last point of a line; none where nothing of it is drawn.
+  const Point* end_of_line(std::size_t index) const {
     const std::vector<Point>& points = smooth_[index];
     const auto end = std::find_if(points.rbegin(), points.rend(),
                                   [&](const Point& point) { return drawable(point, x_.log); });
-    if (end == points.rend()) return "";
-    return "<path" + stroke("line", index) + attribute("d", path(points, x_, y_, x_.log)) + "/>\n" +
-           marker(chart_.series[index].colour, x_(end->x), y_(end->y));
+    return end == points.rend() ? nullptr : &*end;
+  }
+
+  std::string strong(std::size_t index) const {
+    const Point* end = end_of_line(index);
+    if (end == nullptr) return "";
+    return "<path" + stroke("line", index) + attribute("d", path(smooth_[index], x_, y_, x_.log)) +
+           "/>\n" + marker(chart_.series[index].colour, x_(end->x), y_(end->y));
   }
 
   std::string tooltips(std::size_t index) const {
     const std::vector<Point>& points = smooth_[index];
     const std::size_t stride = points.size() / most_tooltips + 1;
     std::string svg;
-    for (std::size_t i = 0; i < points.size(); i += stride) {
-      if (!drawable(points[i], x_.log)) continue;
+    for (std::size_t i = 0; i < points.size(); ++i) {
+      if ((i % stride != 0 && i + 1 != points.size()) || !drawable(points[i], x_.log)) continue;
       svg += "<circle class=\"hit\" r=\"6\"" + attribute("cx", at(x_(points[i].x))) +
-             attribute("cy", at(y_(points[i].y))) + "><title>" + tooltip(index, points[i]) +
-             "</title></circle>\n";
+             attribute("cy", at(y_(points[i].y))) + attribute("data-run", std::to_string(index)) +
+             attribute("data-value", printed("%.6g", points[i].y)) + "><title>" +
+             tooltip(index, points[i]) + "</title></circle>\n";
     }
     return svg;
   }
@@ -231,7 +267,27 @@ class Drawing {
                               ? chart_.x_title + " " + unit_text(point.x, Unit::plain)
                               : unit_text(point.x, chart_.x_unit);
     return escaped_markup(chart_.series[index].label + "\n" + x + ", " + chart_.y_title + " " +
-                          printed("%.4g", point.y));
+                          value_text(point.y));
+  }
+
+  // Where the cross meets the line; the script puts it there.
+  std::string dot(std::size_t index) const {
+    return "<circle r=\"4\"" + stroke("dot", index) + "/>";
+  }
+
+  std::string value_text(double value) const {
+    return unit_text(std::stod(printed("%.4g", value)), chart_.y_unit);
+  }
+
+  std::string readings() const {
+    std::string items;
+    for (std::size_t i = 0; i < smooth_.size(); ++i) {
+      const Point* end = end_of_line(i);
+      items += "<li>" + key_of(chart_.series[i].colour) + "<span>" +
+               escaped_markup(chart_.series[i].label) + "</span><b>" +
+               (end == nullptr ? "\u2013" : value_text(end->y)) + "</b></li>\n";
+    }
+    return "<p class=\"where quiet\">at the end</p>\n<ul class=\"readings\">" + items + "</ul>\n";
   }
 
   const Chart& chart_;
@@ -283,37 +339,10 @@ std::string marker(std::size_t index, double x, double y) {
          attribute("d", shapes[(index + index / series_colours) % shapes.size()]) + "/>\n";
 }
 
-std::vector<double> linear_ticks(double low, double high, int wanted) {
-  const double rough = (high - low) / wanted;
-  const double ten = std::pow(10, std::floor(std::log10(rough)));
-  double step = 10 * ten;
-  for (const double factor : {5.0, 2.0, 1.0}) {
-    if (factor * ten >= rough * 0.75) step = factor * ten;
-  }
-  std::vector<double> ticks;
-  // Products, not sums: 0.1 added ten times is not 1.
-  for (double i = std::ceil(low / step - 1e-9); i * step <= high + 1e-9 * step; ++i) {
-    ticks.push_back(i * step + 0.0);  // no "-0"
-  }
-  return ticks;
-}
-
-std::vector<double> log_ticks(double low, double high, std::size_t most) {
-  const auto first = static_cast<int>(std::floor(std::log10(low)));
-  const auto last = static_cast<int>(std::ceil(std::log10(high)));
-  const auto collect = [&](std::initializer_list<double> factors, int stride) {
-    std::vector<double> ticks;
-    for (int power = first; power <= last; power += stride) {
-      for (const double factor : factors) {
-        const double tick = factor * std::pow(10, power);
-        if (tick >= low * (1 - 1e-9) && tick <= high * (1 + 1e-9)) ticks.push_back(tick);
-      }
-    }
-    return ticks;
-  };
-  std::vector<double> ticks = collect({1, 2, 5}, 1);
-  for (int stride = 1; ticks.size() > most; ++stride) ticks = collect({1}, stride);
-  return ticks;
+std::string key_of(std::size_t index) {
+  const std::string colour = std::to_string(index % series_colours);
+  return "<svg class=\"key\" viewBox=\"0 0 34 14\" aria-hidden=\"true\"><path class=\"line s" +
+         colour + "\" d=\"M1 7H33\"/>" + marker(index, 17, 7) + "</svg>";
 }
 
 }  // namespace thinwire::apps

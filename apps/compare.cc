@@ -1,5 +1,5 @@
-// compare.cc: `thinwire compare`: trains once per scheme or method, and seed, then one table and one
-// page.
+// compare.cc: `thinwire compare`: trains once per scheme or method and seed, then shows a table, a
+// verdict and a page.
 // SPDX-License-Identifier: Apache-2.0
 #include <ctime>
 #include <filesystem>
@@ -11,6 +11,7 @@
 #include "apps/report_html.h"
 #include "apps/report_table.h"
 #include "apps/runs.h"
+#include "apps/target.h"
 #include "apps/timeline_svg.h"
 #include "apps/verb.h"
 #include "thinwire/core/error.h"
@@ -110,22 +111,34 @@ Row kept(const Settings& settings) {
   return comparison;
 }
 
-const std::vector<Column> columns = {
-    {"run", "run", Show::text},
-    {"scheme", "scheme", Show::text},
-    {"accuracy", "accuracy", Show::number},
-    {"perplexity", "perplexity", Show::number},
-    {"seeds", "seeds", Show::count},
-    {"range", "from - to", Show::text},
-    {"loss", "loss", Show::number},
-    {"bytes_per_step", "bytes/step", Show::bytes},
-    {"ratio", "ratio", Show::number},
-    {"last_ratio", "ratio at end", Show::number},
-    {"seconds_per_step", "time/step", Show::seconds},
-    {"speed", "speed", Show::number},
-    {"speed_up", "speed-up", Show::number},
-    {"replicas", "replicas", Show::text},
-};
+std::vector<Column> columns_of(const Row& runs) {
+  const std::optional<Target> target = target_of(runs);
+  const std::string level = target ? target->brief() : "";
+  return {
+      {"run", "run", Show::text},
+      {"scheme", "scheme", Show::text},
+      {"accuracy", "accuracy", Show::number},
+      {"perplexity", "perplexity", Show::number},
+      {"seeds", "seeds", Show::count},
+      {"range", "from - to", Show::text},
+      {"loss", "loss", Show::number},
+      {"target_seconds", "time to " + level, Show::seconds},
+      {"target_bytes", "bytes to " + level, Show::bytes},
+      {"bytes_per_step", "bytes/step", Show::bytes},
+      {"ratio", "ratio", Show::number},
+      {"last_ratio", "ratio at end", Show::number},
+      {"seconds_per_step", "time/step", Show::seconds},
+      {"speed", "speed", Show::number},
+      {"speed_up", "speed-up", Show::number},
+      {"replicas", "replicas", Show::text},
+  };
+}
+
+void print_verdict(const Row& runs) {
+  const std::vector<std::string> sentences = verdict(runs);
+  for (const std::string& sentence : sentences) std::cout << sentence << '\n';
+  if (!sentences.empty()) std::cout << target_note(*target_of(runs)) << "\n\n";
+}
 
 void write_page(const std::string& path, const std::string& page) {
   std::ofstream file(path);
@@ -151,9 +164,10 @@ void run(const Settings& settings) {
   if (!settings.timeline.empty()) return draw_timeline(settings);
   const Row comparison = settings.from.empty() ? compared(settings) : kept(settings);
   const Rows rows = headline(comparison["runs"]);
-  print_table(std::cout, columns, rows);
+  print_table(std::cout, columns_of(comparison["runs"]), rows);
   if (!settings.json.empty()) write_json(settings.json, comparison, rows);
   std::cout << '\n';
+  print_verdict(comparison["runs"]);
   write_page(settings.report, report_html(comparison));
 }
 

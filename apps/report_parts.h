@@ -1,4 +1,4 @@
-// report_parts.h: reading values that may be lacking, and writing markup: for all parts of the page.
+// report_parts.h: reads values that may be missing, and writes markup, for all parts of the page.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -39,6 +39,18 @@ inline std::string tag(const std::string& name, const std::string& inside,
 inline std::string label_of(const Row& run) {
   const std::string label = words(run, "label");
   return label.empty() ? words(run, "scheme") : label;
+}
+
+// "350 ms", "12.3 s", "17.4 min", "3.2 h".
+inline std::string duration_text(double seconds) {
+  if (seconds < 600) return seconds_text(seconds);
+  if (seconds < 2 * 3600) return printed("%.1f min", seconds / 60);
+  return printed(seconds < 360000 ? "%.1f h" : "%.0f h", seconds / 3600);
+}
+
+// "5.64", "37.1", "1520": as many digits as a headline needs.
+inline std::string factor_digits(double factor) {
+  return printed(factor >= 99.5 ? "%.0f" : factor >= 9.95 ? "%.1f" : "%.2f", factor);
 }
 
 // How much of `whole`, as a length inside an <svg>: "12.345%".

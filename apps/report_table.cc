@@ -7,17 +7,12 @@
 
 #include "apps/chart_svg.h"
 #include "apps/report_parts.h"
+#include "apps/target.h"
 
 namespace thinwire::apps {
 namespace {
 
-// As in the issue's promise: equal quality is within a point of accuracy, or 3 % of perplexity.
-constexpr double equal_accuracy = 0.01, equal_perplexity = 1.03;
-
-// "1.2", "37", "1520": as many digits as a reader of a headline wants.
-std::string times_text(double factor) {
-  return printed(factor >= 99.5 ? "%.0f" : factor >= 9.95 ? "%.1f" : "%.2f", factor) + "\u00d7";
-}
+std::string times_text(double factor) { return factor_digits(factor) + "\u00d7"; }
 
 std::string percent_text(double share) { return printed("%.2f", 100 * share) + " %"; }
 
@@ -57,19 +52,24 @@ std::string replicas_cell(const Row& row) {
   return tag("td", bad ? tag("span", text, "class=\"bad\"") : text, "data-label=\"replicas\"");
 }
 
-// From where to where the quality went over the seeds; empty with one seed.
-std::string range_text(const Row& row) {
-  const std::string range = words(row, "range"), seeds = words(row, "seeds");
-  if (range.empty()) return "";
-  return tag("span", escaped_markup(range) + " over " + seeds + " seeds", "class=\"quiet\"");
+// The range of the quality over the seeds; empty with one seed.
+std::string seed_range(const Row& row) {
+  const Number low = number(row, "lowest"), high = number(row, "highest");
+  if (!low || !high) return "";
+  const std::string key = row.contains("perplexity") ? "perplexity" : "accuracy";
+  const std::string from = quality_text(key, *low), to = quality_text(key, *high);
+  return tag("span",
+             (from == to ? "the same" : from + " \u2013 " + to) + " over " +
+                 escaped_markup(words(row, "seeds")) + " seeds",
+             "class=\"quiet\"");
 }
 
 std::string name_cell(const Row& row, std::size_t index) {
   const std::string scheme = escaped_markup(words(row, "scheme"));
   const std::string run = words(row, "run");
-  if (run.empty()) return tag("td", key_of(index) + scheme + range_text(row));
+  if (run.empty()) return tag("td", key_of(index) + scheme + seed_range(row));
   return tag("td", key_of(index) + escaped_markup(run) +
-                       tag("span", tag("code", scheme), "class=\"quiet\"") + range_text(row));
+                       tag("span", tag("code", scheme), "class=\"quiet\"") + seed_range(row));
 }
 
 std::string name_of(const Row& row) {
@@ -79,18 +79,15 @@ std::string name_of(const Row& row) {
 
 std::string seeds_text(const Rows& rows) {
   const std::string seeds = rows.empty() ? "" : words(rows[0], "seeds");
-  return seeds.empty() ? ""
-                       : " Numbers are means over " + seeds +
-                             " seeds; the curves below are those of the first.";
+  return seeds.empty() ? "" : " Numbers are means over " + seeds + " seeds.";
 }
 
 std::string note(const Row& runs, const Rows& rows) {
   const std::string speed =
       are_methods(runs)
           ? "Speed-up is in steps per second, against " + name_of(rows[basis_of(runs)]) +
-                ". The first steps of a delayed method wait for nothing, and what still travels "
-                "after its last step is not in its time: only runs much longer than the delay "
-                "are fair."
+                ". The first steps of a delayed method wait for nothing; the wait for messages in "
+                "flight after its last step counts. Compare runs much longer than the delay."
           : "Speed is in steps per second, against the first row.";
   return tag("p",
              "Bytes are what one worker's encoders wrote; the ratio is to the same gradients as "
@@ -100,43 +97,21 @@ std::string note(const Row& runs, const Rows& rows) {
          "\n";
 }
 
-bool as_good(const Row& row, const Row& first) {
-  const Number accuracy = number(row, "accuracy"), base = number(first, "accuracy");
-  if (accuracy && base) return *accuracy >= *base - equal_accuracy;
-  const Number perplexity = number(row, "perplexity"), other = number(first, "perplexity");
-  return perplexity && other && *perplexity <= *other * equal_perplexity;
-}
-
-// The one with most of `gain` (the leanest, the fastest) that is as good as the basis.
-const Row* winner(const Rows& rows, const Row& basis, const char* gain) {
-  const Row* best = nullptr;
-  for (const Row& row : rows) {
-    const Number own = number(row, gain);
-    if (&row == &basis || !own || *own <= 1 || !as_good(row, basis)) continue;
-    if (best == nullptr || *own > *number(*best, gain)) best = &row;
-  }
-  return best;
-}
-
-std::string quality_text(const Row& row) {
-  if (const Number accuracy = number(row, "accuracy")) {
-    return percent_text(*accuracy) + " accuracy";
-  }
-  return "perplexity " + loss_text(number(row, "perplexity").value_or(0));
-}
-
-std::string gain_text(const Row& best, bool methods) {
-  const Number speed = number(best, methods ? "speed_up" : "speed");
-  if (methods) return "makes " + tag("strong", times_text(*speed) + " the steps per second");
-  return "sends " + tag("strong", times_text(*number(best, "ratio")) + " fewer bytes") +
-         (speed ? " at " + tag("strong", times_text(*speed) + " the speed") : "");
-}
-
 void add_speed(Rows& rows, const Row& basis, const char* key) {
   const Number base = number(basis, "seconds_per_step");
   for (Row& row : rows) {
     const Number own = number(row, "seconds_per_step");
     if (base && own && *own > 0) row[key] = *base / *own;
+  }
+}
+
+void add_reach(Row& row, const Row& run, const std::optional<Target>& target) {
+  if (!target) return;
+  row["target"] = target->value;
+  if (const std::optional<Reach> reach = reach_of(run, *target)) {
+    row["target_steps"] = reach->steps.mean;
+    row["target_seconds"] = reach->seconds.mean;
+    row["target_bytes"] = reach->bytes.mean;
   }
 }
 
@@ -154,13 +129,8 @@ bool are_methods(const Row& runs) { return marked(runs) < runs.size(); }
 
 std::size_t basis_of(const Row& runs) { return are_methods(runs) ? marked(runs) : 0; }
 
-std::string key_of(std::size_t index) {
-  const std::string colour = std::to_string(index % series_colours);
-  return "<svg class=\"key\" viewBox=\"0 0 34 14\" aria-hidden=\"true\"><path class=\"line s" +
-         colour + "\" d=\"M1 7H33\"/>" + marker(index, 17, 7) + "</svg>";
-}
-
 Rows headline(const Row& runs) {
+  const std::optional<Target> target = target_of(runs);
   Rows rows;
   for (const Row& run : runs) {
     Row row = Row::object();
@@ -170,28 +140,16 @@ Rows headline(const Row& runs) {
     if (final.is_object()) row.update(final);
     // A language model has both; perplexity is what people compare.
     if (row.contains("perplexity")) row.erase("accuracy");
+    const Number low = number(row, "lowest"), high = number(row, "highest");
+    if (low && high) row["range"] = printed("%.4f", *low) + " - " + printed("%.4f", *high);
     const Row same = part(row, "replicas_identical");
     if (same.is_boolean()) row["replicas"] = same.get<bool>() ? "identical" : "differ";
+    add_reach(row, run, target);
     rows.push_back(std::move(row));
   }
   if (!rows.empty())
     add_speed(rows, rows[basis_of(runs)], are_methods(runs) ? "speed_up" : "speed");
   return rows;
-}
-
-std::string lead(const Row& runs) {
-  const Rows rows = headline(runs);
-  if (rows.size() < 2) return "";
-  const bool methods = are_methods(runs);
-  const Row& basis = rows[basis_of(runs)];
-  const Row* best = winner(rows, basis, methods ? "speed_up" : "ratio");
-  if (best == nullptr) return "";
-  return tag("p",
-             tag("strong", name_of(*best)) + " ends at " + quality_text(*best) + ", against " +
-                 quality_text(basis) + " of " + name_of(basis) + ", and " +
-                 gain_text(*best, methods) + ".",
-             "class=\"lead\"") +
-         "\n";
 }
 
 std::string headline_table(const Row& runs) {

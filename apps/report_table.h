@@ -16,14 +16,11 @@ bool are_methods(const Row& runs);
 
 // One row per run for the headline table, of the terminal and of the page alike: "run" (where its
 // label is more than the scheme), "scheme", the keys of "final", "speed" (of methods "speed_up")
-// against the basis, and "replicas" in a word.
+// against the basis, "target" and, where the run reaches it, "target_steps", "target_seconds" and
+// "target_bytes"; and "replicas" in a word.
 Rows headline(const Row& runs);
 
-// The same rows as HTML: a sentence on the best run, if there is one; the table; a note on units.
-std::string lead(const Row& runs);
+// The same rows as HTML, and a note on units.
 std::string headline_table(const Row& runs);
-
-// A piece of line with the marker that ends it, of run `index`.
-std::string key_of(std::size_t index);
 
 }  // namespace thinwire::apps

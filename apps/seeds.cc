@@ -3,13 +3,11 @@
 #include "apps/seeds.h"
 
 #include <algorithm>
-#include <array>
-#include <cstdio>
 
 namespace thinwire::apps {
 namespace {
 
-// What the documents' "final" have under `key`; empty unless all have a number there.
+// The numbers under `key` in each "final"; empty unless all documents have one.
 std::vector<double> numbers_of(const std::vector<Row>& documents, const std::string& key) {
   std::vector<double> numbers;
   for (const Row& document : documents) {
@@ -32,11 +30,22 @@ bool all_true(const std::vector<Row>& documents, const std::string& key) {
   });
 }
 
-std::string range_of(std::vector<double> numbers) {
-  std::array<char, 64> text{};
-  const auto [low, high] = std::minmax_element(numbers.begin(), numbers.end());
-  std::snprintf(text.data(), text.size(), "%.4f - %.4f", *low, *high);
-  return text.data();
+// The part of the rows that curves need, one list per seed.
+Row rows_of_seeds(const std::vector<Row>& documents) {
+  Row seeds = Row::array();
+  for (const Row& document : documents) {
+    Row rows = Row::array();
+    for (const Row& row : document.value("rows", Row::array())) {
+      Row brief = Row::object();
+      for (const char* key :
+           {"step", "loss", "accuracy", "perplexity", "bytes_total", "seconds_total"}) {
+        if (row.contains(key)) brief[key] = row[key];
+      }
+      rows.push_back(std::move(brief));
+    }
+    seeds.push_back(std::move(rows));
+  }
+  return seeds;
 }
 
 }  // namespace
@@ -53,7 +62,12 @@ Row over_seeds(const std::vector<Row>& documents) {
   final["seeds"] = documents.size();
   const char* quality = final.contains("perplexity") ? "perplexity" : "accuracy";
   const std::vector<double> numbers = numbers_of(documents, quality);
-  if (!numbers.empty()) final["range"] = range_of(numbers);
+  if (!numbers.empty()) {
+    const auto [low, high] = std::minmax_element(numbers.begin(), numbers.end());
+    final["lowest"] = *low;
+    final["highest"] = *high;
+  }
+  result["seed_rows"] = rows_of_seeds(documents);  // last: a new key moves "final"
   return result;
 }
 

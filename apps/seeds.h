@@ -9,9 +9,9 @@
 namespace thinwire::apps {
 
 // `documents` are what `thinwire train --json` wrote, one per seed, at least one. The result is the
-// first of them with "final" replaced: numbers by their means, booleans by whether all were true;
-// "seeds" is their number and "range" says from where to where the quality went. Rows, and so the
-// curves, are the first seed's.
+// first document with a new "final": numbers become means, booleans say whether all were true,
+// "seeds" counts them, and the quality went from "lowest" to "highest". "seed_rows" has the rows of
+// every seed, as far as curves need them; with one seed "rows" says it all.
 Row over_seeds(const std::vector<Row>& documents);
 
 }  // namespace thinwire::apps

@@ -1,4 +1,4 @@
-// timeline.h: what a worker did when, and which of its messages were under way: the part of a trace
+// timeline.h: what a worker did when, and which of its messages were in flight: the part of a trace
 // (`thinwire train --trace`) that a picture of a training method needs.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -26,10 +26,10 @@ struct Timeline {
   bool empty() const { return compute.empty(); }
 };
 
-// Of a document in Chrome's trace event format; what is not of our making in it is passed over.
+// Reads a document in Chrome's trace event format, and skips events that are not ours.
 Timeline timeline_of(const Row& trace);
 
-// For `thinwire compare --json`, and back; what is damaged is passed over.
+// To JSON for `thinwire compare --json`, and back. Damaged entries are skipped.
 Row kept_timeline(const Timeline& timeline);
 Timeline timeline_from(const Row& kept);
 

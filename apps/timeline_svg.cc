@@ -27,7 +27,7 @@ constexpr std::array<Kind, 6> kinds = {{
     {"update", "update", "update"},
     {"take in", "take", "wait for what is due, and take it in"},
     {"wait", "wait", "wait"},
-    {"message", "message", "message under way"},
+    {"message", "message", "message in flight"},
 }};
 
 const Kind& kind_of(const std::string& name) {
@@ -157,7 +157,7 @@ std::string timeline_words(const Timeline& timeline, double span) {
                      printed(span >= 0.1 ? "%.0f" : "%.3g", span * 1e3) + " ms";
   if (lanes > 0) {
     text +=
-        ", up to " + std::to_string(lanes) + (lanes == 1 ? " message" : " messages") + " under way";
+        ", up to " + std::to_string(lanes) + (lanes == 1 ? " message" : " messages") + " in flight";
   }
   return text;
 }

@@ -106,6 +106,10 @@ TEST_F(Compare, SeveralSeedsAreAveraged) {
   EXPECT_EQ(result[1]["seeds"], 3);
   EXPECT_EQ(result[1]["range"], "0.1000 - 0.3000");
   EXPECT_TRUE(contains(read(path("page.html")), "over 3 seeds"));
+  const json seeds = json::parse(read(path("rows.json")))["runs"][1]["seed_rows"];
+  ASSERT_EQ(seeds.size(), 3u);  // what curves need of every row, and no more
+  EXPECT_EQ(seeds[2], json::parse(R"([{"step": 2, "loss": 0.5, "bytes_total": 200,
+                                       "seconds_total": 0.5}])"));
   expect_refused("compare --schemes dense --seeds 2 --seed 5 " + stand_in(), {"--seeds", "--seed"});
 }
 

@@ -1,4 +1,4 @@
-// comparing.h: what tests of `thinwire compare` share: a stand-in for train, and a look at the page.
+// comparing.h: what tests of `thinwire compare` share: a stand-in for train, checks of the page.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -60,9 +60,10 @@ class Compare : public CommandTest {
     std::string page = read(path("page.html"));
     EXPECT_EQ(fault(page), "");
     for (const char* bad : {"\"nan", "\"inf", ">nan", ">inf", "nan<", "inf<", "nan ", "-nan",
-                            "Lnan", "Mnan", "http:", "https:", "src=", "<script"}) {
+                            "Lnan", "Mnan", "http:", "https:", "src="}) {
       EXPECT_FALSE(contains(page, bad)) << bad;
     }
+    EXPECT_EQ(count(page, "<script"), 1u);  // our own
     return page;
   }
 
@@ -77,7 +78,12 @@ class Compare : public CommandTest {
                            {"ratio", 4},
                            {"seconds_per_step", 0.25},
                            {"replicas_identical", true}}},
-                         {"rows", json::array()}};
+                         {"rows",
+                          {{{"step", 2},
+                            {"rate", 0.1},
+                            {"loss", 0.5},
+                            {"bytes_total", 200},
+                            {"seconds_total", 0.5}}}}};
     write(path("result.json"), result.dump());
     write(path("train"), "#!/bin/sh\necho \"$*\" >>'" + path("calls") + "'\n" + body +
                              "\nwhile [ \"$1\" != --json ]; do shift; done\ncp '" +
