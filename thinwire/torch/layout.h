@@ -1,7 +1,6 @@
-// layout.h: which parameters lie in which bucket. DDP cuts its buckets anew after the first step, and a
-// restarted run begins with the first cut again, while memory of a scheme belongs to the cut it was
-// made in. So the cut that is exchanged is a value of its own, and where DDP's differs gradients are
-// moved between the two.
+// layout.h: which parameters lie in which bucket. DDP cuts its buckets anew after the first step,
+// and a restarted run begins with the first cut again, while a scheme's memory belongs to the cut
+// it was made in. So we keep our own cut, and copy gradients between the two where DDP's differs.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
