@@ -16,11 +16,12 @@ from ._attach import attach
 from ._delayed import DelayedHandle
 from ._extension import load_scheme
 from ._handle import Handle, HookState, hook
+from ._inspect import Inspection, SchemeFigures, inspect
 from ._native import Error, __version__
 from ._reports import DelayedReport, Report, StepReport
 from ._schemes import SchemeInfo, SchemeOptions, schemes
 from ._state import load_checkpoint, merge_states
 
-__all__ = ["DelayedHandle", "DelayedReport", "Error", "Handle", "HookState", "Report", "SchemeInfo",
-           "SchemeOptions", "StepReport", "__version__", "attach", "hook", "load_checkpoint",
-           "load_scheme", "merge_states", "schemes"]
+__all__ = ["DelayedHandle", "DelayedReport", "Error", "Handle", "HookState", "Inspection", "Report",
+           "SchemeFigures", "SchemeInfo", "SchemeOptions", "StepReport", "__version__", "attach",
+           "hook", "inspect", "load_checkpoint", "load_scheme", "merge_states", "schemes"]

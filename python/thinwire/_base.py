@@ -314,7 +314,7 @@ class Base(Steps):
 
     def _bind(self, optimizers: AnyOptimizers) -> None:
         """Watches the optimizers. Their momentum goes over with _offer() and _take()."""
-        self._optimizer = Optimizers(as_list(optimizers), self._names, self._is_void,
+        self._optimizer = Optimizers(as_list(optimizers), self._names, self._is_skipped,
                                      self._after_step)
         try:
             self._text = _native.config(with_momentum(self._text, self._optimizer.shown))

@@ -83,9 +83,9 @@ class DelayedHandle(Reports):
         self._group: dist.ProcessGroup = self._group_of(process_group)
         self._timeout = timeout_of(self._group, timeout)
         self._attachment = self._connect(check_every)
-        self._void = False
+        self._skipped = False
         self._optimizer = Optimizer(optimizer, {parameter: name for name, parameter in named},
-                                    self._is_void, self._after_step)
+                                    self._is_skipped, self._after_step)
         self._scaler = scaler if scaler is not None and scaler.is_enabled() else None
         self._attached = True
         mark(model, True, delayed=True)
@@ -333,11 +333,11 @@ class DelayedHandle(Reports):
         before = self._attachment.steps()
         result = self._scaler_step(optimizer, *args, **kwargs)
         if self._attachment.steps() == before:
-            self._void = True
+            self._skipped = True
             self._after_step()
         return result
 
-    def _is_void(self) -> bool:
+    def _is_skipped(self) -> bool:
         ddp = self._ddp
         if ddp is not None and (ddp.require_backward_grad_sync or ddp._join_config.enable):
             raise RuntimeError("delay: DDP averages gradients in this step, which delayed "
@@ -345,14 +345,14 @@ class DelayedHandle(Reports):
                                "require_backward_grad_sync (Lightning does), has turned it on "
                                "again; give attach() the plain module")
         self._parameters.check_step(self._optimizer.optimizer)
-        self._void = not self._attachment.finite()
-        if not self._void:
+        self._skipped = not self._attachment.finite()
+        if not self._skipped:
             self._moments.begin(self._attachment.steps(), self._attachment.fill)
-        self._count(self._void)
-        return self._void
+        self._count(self._skipped)
+        return self._skipped
 
     def _after_step(self) -> None:
-        self._attachment.finish_step(self._moments.now(), self._void)
+        self._attachment.finish_step(self._moments.now(), self._skipped)
         if self._callbacks:
             self._tell(self.step_report)
 

@@ -128,12 +128,12 @@ class HookState(Base):
             self._unbind()
             raise
 
-    def _is_void(self) -> bool:
+    def _is_skipped(self) -> bool:
         if self._attachment is None and not self._is_rehearsal():
             raise RuntimeError("the optimizer steps, but thinwire.hook was never called: is it "
                                "registered on the DDP model? (Lightning leaves hooks out on the "
                                "CPU: docs/pytorch.md has what to do)")
-        return super()._is_void()
+        return super()._is_skipped()
 
     def _named(self) -> Named:
         if self._model is None:

@@ -36,7 +36,7 @@ class Optimizer:
         self,
         optimizer: torch.optim.Optimizer,
         names: dict[torch.Tensor, str],
-        is_void: Callable[[], bool],
+        is_skipped: Callable[[], bool],
         after: Callable[[], None],
     ) -> None:
         self.shown = optimizer  # has the groups that schedulers write
@@ -54,7 +54,7 @@ class Optimizer:
         # Decay that the step under way has added: weights, memory, momentum, decay.
         self._begun: list[tuple[torch.Tensor, torch.Tensor, float, float]] = []
         self._names = names
-        self._is_void, self._after = is_void, after
+        self._is_skipped, self._after = is_skipped, after
         self._held: Optional[Held] = None
         self._momenta: list[float] = []  # of the groups when gradients travelled
         self._given: Velocity = {}  # until the next step: a load meanwhile drops it
@@ -259,7 +259,7 @@ class Optimizer:
                 f"delete '{TRACE}' from the optimizer's groups before attach()"
             )
         self._held_back = []
-        if self._is_void():  # without gradients an optimizer leaves weights and its state alone
+        if self._is_skipped():  # without gradients an optimizer leaves weights and its state alone
             self._held_back = [(parameter, parameter.grad) for _, parameter, _ in self.parameters()]
         for parameter, _ in self._held_back:
             parameter.grad = None

@@ -77,12 +77,12 @@ class Optimizers:
     """All optimizers that step one model's parameters, as one."""
 
     def __init__(self, optimizers: list[torch.optim.Optimizer], names: dict[torch.Tensor, str],
-                 is_void: Callable[[], bool], after: Callable[[], None]) -> None:
-        self._is_void, self._after = is_void, after
+                 is_skipped: Callable[[], bool], after: Callable[[], None]) -> None:
+        self._is_skipped, self._after = is_skipped, after
         # How many gradients have travelled, and at which of these counts ...
         self._exchanges = 0
         self._changed = -1  # momentum went over
-        self._asked, self._void = -1, False  # is_void() was last asked, and its answer
+        self._asked, self._skipped = -1, False  # is_skipped() was last asked, and its answer
         self._step = -1  # an optimizer stepped last
         self._done = 0  # after() was last called
         # Who has taken that step, and the one before.
@@ -93,7 +93,7 @@ class Optimizers:
                 check_cover(optimizers, names)
             for i, optimizer in enumerate(optimizers):
                 stepped = functools.partial(self._stepped, i)
-                self._all.append(Optimizer(optimizer, names, self._is_void_now, stepped))
+                self._all.append(Optimizer(optimizer, names, self._is_skipped_now, stepped))
         except Exception:
             self.close()
             raise
@@ -138,10 +138,10 @@ class Optimizers:
         for one in self._all:
             one.close()
 
-    def _is_void_now(self) -> bool:
+    def _is_skipped_now(self) -> bool:
         now = self._exchanges
         if now != self._asked:
-            self._void = self._is_void()
+            self._skipped = self._is_skipped()
             self._asked = now
         # Zeros have no momentum: torch's get_state_dict() makes a step of them.
         if now == self._changed and any(
@@ -153,7 +153,7 @@ class Optimizers:
                 "the gradients at hand travelled before the momentum moved between optimizer and "
                 "scheme; they would have it twice, or not at all: call attach(), set_scheme() and "
                 "the like after step() of all optimizers, before backward()")
-        return self._void
+        return self._skipped
 
     def _stepped(self, which: int) -> None:
         """Calls after() once per step: when all have stepped that stepped in the step before. (A

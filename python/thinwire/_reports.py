@@ -58,7 +58,7 @@ def mark(model: torch.nn.Module, attached: bool, delayed: bool = False) -> None:
         (models.add if attached else models.discard)(model)
 
 
-def _bytes(count: float) -> str:
+def show_bytes(count: float) -> str:
     for unit in ("B", "kB", "MB", "GB"):
         if count < 1000 or unit == "GB":
             break
@@ -103,7 +103,7 @@ class Report:
     def __str__(self) -> str:
         if self.steps == 0:
             return "no steps yet"
-        per_step = f"{_bytes(self.payload_bytes / self.steps)} per step"
+        per_step = f"{show_bytes(self.payload_bytes / self.steps)} per step"
         return (f"{self.steps} steps, {self.skipped} skipped; {per_step}, 1/{self.ratio:.3g} of "
                 f"dense; {_seconds(self)}")
 
@@ -146,7 +146,7 @@ class StepReport:
     decode_seconds: float
 
     def __str__(self) -> str:
-        sent = f"{_bytes(self.payload_bytes)}, 1/{self.ratio:.3g} of dense"
+        sent = f"{show_bytes(self.payload_bytes)}, 1/{self.ratio:.3g} of dense"
         return f"step {self.step}: {'skipped' if self.skipped else sent}; {_seconds(self)}"
 
 

@@ -94,23 +94,24 @@ class Steps(Reports):
         if torch._C._current_graph_task_id() != -1:  # else: a rank that has joined early
             queue(lambda: queue(drop))  # after those that are queued now, of which one is DDP's
 
-    def _is_void(self) -> bool:
+    def _is_skipped(self) -> bool:
         # A rehearsal must not gather weight decay; an optimizer with momentum makes its buffers.
         if self._is_rehearsal():
             return self._optimizer is not None and self._optimizer.taken
-        void = self._attachment is not None and self._attachment.skipped()
-        self._count(void)
-        if not void and self._optimizer is not None and self._optimizer.taken:
+        skipped = self._attachment is not None and self._attachment.skipped()
+        self._count(skipped)
+        if not skipped and self._optimizer is not None and self._optimizer.taken:
             self._notice_clipping()
-        return void
+        return skipped
 
     def _is_rehearsal(self) -> bool:
         """Whether this step is of zeros, without a backward before it: torch's get_state_dict()
         makes one so that the optimizer has a state."""
         steps = int(self._attachment.report()["steps"]) if self._attachment is not None else 0
         before, self._steps_seen = self._steps_seen, steps
-        void = self._attachment is not None and self._attachment.skipped()  # zeros after a backward
-        self._rehearsal = steps == before and not void and all(
+        # A skipped step leaves zeros after a backward.
+        skipped = self._attachment is not None and self._attachment.skipped()
+        self._rehearsal = steps == before and not skipped and all(
             parameter.grad is None or not parameter.grad.any() for parameter in self._averaged())
         return self._rehearsal
 

@@ -163,7 +163,7 @@ def two_handles(rank, world, folder):
     assert fresh.state_dict()["steps"] == 4
 
 
-def test_two_links_in_one_checkpoint(tmp_path):
+def test_two_handles_in_one_checkpoint(tmp_path):
     run(2, two_handles, str(tmp_path / "run"))
 
 
@@ -207,5 +207,5 @@ def delayed(rank, world, folder):
     assert torch.equal(weights(model), weights(again))
 
 
-def test_a_delayed_link_goes_on_with_the_same_bits(tmp_path):
+def test_a_delayed_handle_goes_on_with_the_same_bits(tmp_path):
     run(2, delayed, str(tmp_path / "run"))

@@ -121,7 +121,7 @@ def refusals(rank, world):
     refused("SGD, Adam or AdamW", "RMSprop", optimizer=torch.optim.RMSprop(model.parameters()))
     refused("amsgrad", optimizer=torch.optim.Adam(model.parameters(), amsgrad=True))
     refused(
-        "2 parameters",
+        "a parameter of shape (32, 32) that the model does not have",
         model=model[0],
         optimizer=torch.optim.SGD(torch.nn.Sequential(model[0], model[2]).parameters(), lr=0.1),
     )

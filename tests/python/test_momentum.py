@@ -108,7 +108,7 @@ def saves(rank, world, scheme, form, channels_last, steps):
 ORDERS = {
     "optimizer_attach_handle": "oal",
     "attach_optimizer_handle": "aol",
-    "attach_link_optimizer": "alo",
+    "attach_handle_optimizer": "alo",
 }
 
 
@@ -174,7 +174,7 @@ def half_loaded(rank, world):
             go(ddp, optimizer, rank, range(1))
 
 
-def test_an_optimizer_without_its_links_state_is_refused():
+def test_an_optimizer_without_its_handles_state_is_refused():
     run(2, half_loaded)
 
 

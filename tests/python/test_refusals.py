@@ -256,5 +256,5 @@ def leaks(rank, world, form):
 
 
 @pytest.mark.parametrize("form", ["detached", "dropped", "without", "plain"])
-def test_a_callback_keeps_no_link_alive(form):
+def test_a_callback_keeps_no_handle_alive(form):
     run(2, leaks, form)

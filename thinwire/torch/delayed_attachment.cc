@@ -17,20 +17,6 @@ std::span<float> span_of(const at::Tensor& tensor) {
   return {tensor.data_ptr<float>(), static_cast<std::size_t>(tensor.numel())};
 }
 
-std::vector<Bucket> buckets_of(const Cut& cut) {
-  std::vector<Bucket> buckets;
-  for (const auto& parameters : cut) {
-    Bucket bucket{static_cast<std::uint16_t>(buckets.size()), {}};
-    for (const auto& [name, tensor] : parameters) {
-      const auto count = static_cast<std::size_t>(tensor.numel());
-      const auto sizes = tensor.sizes();
-      bucket.parameters.push_back({name, bucket.elements(), count, {sizes.begin(), sizes.end()}});
-    }
-    buckets.push_back(std::move(bucket));
-  }
-  return buckets;
-}
-
 std::vector<at::Tensor> parameters_of(const Cut& cut) {
   std::vector<at::Tensor> all;
   for (const auto& parameters : cut)

@@ -21,12 +21,11 @@
 #include "thinwire/comm/group.h"
 #include "thinwire/delay/delayed.h"
 #include "thinwire/torch/flat.h"
+#include "thinwire/torch/layout.h"
 #include "thinwire/torch/report.h"
 
 namespace thinwire::ddp {
 
-// The parameters, bucket by bucket.
-using Cut = std::vector<std::vector<std::pair<std::string, at::Tensor>>>;
 // By parameter, in the order of the cut; undefined where the optimizer has none yet.
 using Moments = std::vector<at::Tensor>;
 

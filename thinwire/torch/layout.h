@@ -7,6 +7,7 @@
 #include <cstddef>
 #include <map>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include <ATen/core/Tensor.h>
@@ -16,7 +17,10 @@
 namespace thinwire::ddp {
 
 using Names = std::vector<std::vector<std::string>>;  // of the parameters, bucket by bucket
+// The parameters themselves, bucket by bucket.
+using Cut = std::vector<std::vector<std::pair<std::string, at::Tensor>>>;
 
+std::vector<Bucket> buckets_of(const Cut& cut);
 Names names_of(const std::vector<Bucket>& buckets);
 
 // The same parameters in the cut that `names` says. Empty when these are not the same parameters.

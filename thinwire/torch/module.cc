@@ -4,11 +4,13 @@
 #include <torch/csrc/utils/pybind.h>
 #include <torch/csrc/distributed/c10d/reducer.hpp>
 
+#include "thinwire/comm/link.h"
 #include "thinwire/compress/registry.h"
 #include "thinwire/core/error.h"
 #include "thinwire/torch/bindings.h"
 #include "thinwire/torch/decay.h"
 #include "thinwire/torch/hook.h"
+#include "thinwire/torch/measure.h"
 
 namespace thinwire::ddp {
 namespace {
@@ -86,6 +88,25 @@ py::dict description_of(const Scheme& scheme) {
   dict["momentum"] = scheme.momentum;
   dict["options"] = options;
   dict["variants"] = scheme.variants;
+  return dict;
+}
+
+py::dict measured(const std::string& scheme, const Cut& cut,
+                  const std::vector<std::vector<at::Tensor>>& gradients) {
+  const Config config = config_of(scheme);
+  Measured found;
+  {
+    const py::gil_scoped_release no_gil;
+    found = measure(config, cut, gradients);
+  }
+  py::dict dict;
+  dict["payload_bytes"] = found.payload_bytes;
+  dict["kept"] = found.kept;
+  dict["collectives"] = found.collectives;
+  dict["encode_seconds"] = found.encode_seconds;
+  dict["decode_seconds"] = found.decode_seconds;
+  dict["reducible"] = found.reducible;
+  dict["loses"] = found.loses;
   return dict;
 }
 
@@ -186,6 +207,11 @@ PYBIND11_MODULE(_native, module) {
   });
   module.def("keeps_momentum",
              [](const std::string& text) { return keeps_momentum(Config::parse(text)); });
+  module.def("parse_link", [](const std::string& text) {
+    const Link link = Link::parse(text);
+    return std::pair(link.bytes_per_second, link.latency_seconds);
+  });
+  module.def("measure", &measured, py::arg("scheme"), py::arg("cut"), py::arg("gradients"));
   module.def("load_file", [](const std::string& path) { return entries_of(load_file(path)); });
   module.def(
       "add_decay",
