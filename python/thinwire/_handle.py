@@ -132,7 +132,7 @@ class HookState(Base):
         if self._attachment is None and not self._is_rehearsal():
             raise RuntimeError("the optimizer steps, but thinwire.hook was never called: is it "
                                "registered on the DDP model? (Lightning leaves hooks out on the "
-                               "CPU: docs/pytorch.md has what to do)")
+                               "CPU: see docs/howto/lightning.md)")
         return super()._is_skipped()
 
     def _named(self) -> Named:

@@ -63,7 +63,7 @@ def entries_in(shard: Mapping[str, Any]) -> Entries:
         raise ValueError(f"load_state_dict: expected {shard['count']} entries in the state of rank "
                          f"{shard['rank']} of {shard['world']}, got none. Did "
                          "torch.distributed.checkpoint save handle.state_dict()? It keeps one "
-                         "rank's only: give it the handle itself (docs/pytorch.md, 'Checkpoints')")
+                         "rank's only: give it the handle itself (docs/howto/checkpoints.md)")
     return {name: (shard["shares"][name], value) for name, value in shard["entries"].items()}
 
 
