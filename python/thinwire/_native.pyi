@@ -1,4 +1,5 @@
-# What module.cc exports, for the package only.
+# _native.pyi: what module.cc exports, for the package only.
+# SPDX-License-Identifier: Apache-2.0
 from typing import Any, Callable, Optional
 
 import torch
