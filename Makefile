@@ -7,8 +7,9 @@ JOBS ?= $(shell nproc)
 TEST_JOBS ?= $(shell expr 2 '*' $(JOBS))
 SOURCES = $(shell git ls-files '*.cc' '*.h')
 
-.PHONY: help packages environment setup build command test test-release test-asan test-tsan test-python test-fuzz \
-  run-release run-asan run-tsan run-python run-fuzz run-lint bench fuzz mutate demo format lint clean
+.PHONY: help packages environment setup build command test test-release test-asan test-tsan \
+  test-python test-fuzz run-release run-asan run-tsan run-python run-fuzz run-lint bench fuzz \
+  mutate demo command-demo format lint clean
 help:
 	@echo "make build    build the library, the thinwire command and the tests (build/release)"
 	@echo "make test     all tests: release, ASan + UBSan, TSan, the Python package, a short run of every fuzzer,"
@@ -91,8 +92,29 @@ fuzz: build-asan
 mutate: setup
 	scripts/mutate --seed $(or $(SEED),1) --count $(or $(COUNT),40) --jobs $(JOBS)
 
-demo: command
-	build/release/apps/thinwire compare --schemes dense,topk:feedback=off,topk,dgc:density=0.001,warmup=60 \
+# The demo installs and builds only what it needs, in build/demo; in a tree that has a release build
+# it takes the command from there.
+build/.demo-packages: build/.python
+	@scripts/setup packages demo
+	@touch $@
+build/.demo-environment: build/.python
+	@scripts/setup environment demo
+	@touch $@
+build/demo/build.ninja: build/.demo-packages build/.demo-environment
+	@echo "demo: configuring build/demo"
+	@cmake -S . -B build/demo -G Ninja -DCMAKE_UNITY_BUILD=ON -DTHINWIRE_TESTS=OFF \
+	  -DTHINWIRE_EXAMPLES=OFF -DTHINWIRE_BENCH=OFF -DTHINWIRE_MPI=OFF -DTHINWIRE_PYTHON=OFF \
+	  -DTorch_DIR="$$(echo $$PWD/.venv/lib/python3*/site-packages/torch/share/cmake/Torch)" \
+	  >build/configure-demo.log 2>&1 || { cat build/configure-demo.log; exit 1; }
+	@touch $@
+command-demo: build/demo/build.ninja
+	@echo "demo: building the thinwire command"
+	@cmake --build build/demo -j $(JOBS) --target thinwire_command
+DEMO = $(if $(wildcard build/release/build.ninja),release,demo)
+demo:
+	@$(MAKE) --jobs 2 $(if $(filter release,$(DEMO)),command,command-demo)
+	build/$(DEMO)/apps/thinwire compare \
+	  --schemes dense,topk:feedback=off,topk,dgc:density=0.001,warmup=60 \
 	  --model mlp --data digits --workers 4 --steps 600 --lr 0.2 --schedule cosine --link 100mbit,1ms \
 	  --report-every 15 --report build/demo.html --json build/demo.json
 

@@ -1,7 +1,9 @@
-"""accelerate_digits: thinwire in Hugging Face Accelerate, whose prepare() wraps the model in DDP: attach() to that, with the optimizer
-that went in. Accelerate's own comm-hook arguments know PyTorch's hooks only, so the plain form (--plain) is registered here too.
+"""accelerate_digits: thinwire in Hugging Face Accelerate. prepare() wraps the model in DDP;
+attach() to that, with the optimizer that went in. Accelerate's own comm-hook arguments know
+PyTorch's hooks only, so --plain registers a HookState and a hook here.
 
-    accelerate launch --cpu --num_processes 2 examples/python/accelerate_digits.py      (or torchrun --nproc-per-node 2 ...)
+    accelerate launch --cpu --num_processes 2 examples/python/accelerate_digits.py
+    torchrun --nproc-per-node 2 examples/python/accelerate_digits.py
 """
 # SPDX-License-Identifier: Apache-2.0
 import argparse
@@ -20,7 +22,9 @@ def main():
     parser.add_argument("--scheme", default="dgc")
     parser.add_argument("--density", type=float, default=0.01)
     parser.add_argument("--steps", type=int, default=60)
-    parser.add_argument("--plain", action="store_true", help="a state and a hook instead of attach()")
+    parser.add_argument(
+        "--plain", action="store_true", help="a state and a hook instead of attach()"
+    )
     options = parser.parse_args()
 
     (x, y), (test_x, test_y) = load_digits()
@@ -30,10 +34,12 @@ def main():
     loader = DataLoader(TensorDataset(x, y), batch_size=32, shuffle=True)
     ddp, wrapped, loader = accelerator.prepare(model, optimizer, loader)
     if options.plain:
-        link = thinwire.State(options.scheme, model=model, optimizer=optimizer, density=options.density)
-        ddp.register_comm_hook(link, thinwire.hook)
+        handle = thinwire.HookState(
+            options.scheme, model=model, optimizer=optimizer, density=options.density
+        )
+        ddp.register_comm_hook(handle, thinwire.hook)
     else:
-        link = thinwire.attach(ddp, optimizer, scheme=options.scheme, density=options.density)
+        handle = thinwire.attach(ddp, optimizer, scheme=options.scheme, density=options.density)
 
     step = 0
     while step < options.steps:
@@ -48,9 +54,12 @@ def main():
     if accelerator.is_main_process:
         with torch.no_grad():
             accuracy = (model(test_x).argmax(1) == test_y).float().mean()
-        report = link.report()
-        print(f"{link.scheme}: accuracy {accuracy:.4f} after {report['steps']} steps, {accelerator.num_processes} workers, "
-              f"1/{report['ratio']:.0f} of the bytes")
+        report = handle.report()
+        print(
+            f"{handle.scheme}: accuracy {accuracy:.4f} after {report.steps} steps, "
+            f"{accelerator.num_processes} workers, "
+            f"1/{report.ratio:.0f} of the bytes"
+        )
     accelerator.end_training()
 
 

@@ -1,9 +1,9 @@
 // cyclic.cc: a scheme of one's own in one file, loaded by thinwire.load_scheme("cyclic.cc").
 //
-// In step t every worker sends the elements i with i % stride == t % stride, plus what was not sent of
-// them before, and keeps the rest. All workers choose alike, so no index travels and the values are
-// simply summed: 32/stride bits per element, whatever the number of workers. An element waits at most
-// stride - 1 steps, so the residual stays bounded.
+// In step t every worker sends the elements i with i % stride == t % stride, plus what was not sent
+// of them before, and keeps the rest. All workers choose alike, so no index travels and the values
+// are simply summed: 32/stride bits per element, whatever the number of workers. An element waits
+// at most stride - 1 steps, so the residual stays bounded.
 // SPDX-License-Identifier: Apache-2.0
 #include <cmath>
 #include <cstring>

@@ -1,9 +1,16 @@
-"""delayed: workers that train on while their messages travel, and take in what the others did `--delay` steps later.
+"""delayed: workers train on while their messages are in flight, and take in the others' updates
+`--delay` steps later.
 
     torchrun --nproc-per-node 4 examples/python/delayed.py --delay 20 --local-steps 5
-    torchrun --nproc-per-node 4 examples/python/delayed.py --delay 0 --local-steps 5      # FedAvg
-    torchrun --nproc-per-node 4 examples/python/delayed.py --save run --steps 60          # stops there: run.0.pt, run.1.pt, ...
-    torchrun --nproc-per-node 4 examples/python/delayed.py --save run --steps 200         # goes on, with the same messages under way
+
+FedAvg:
+
+    torchrun --nproc-per-node 4 examples/python/delayed.py --delay 0 --local-steps 5
+
+Stop after 60 steps with a file per worker (run.0.pt, run.1.pt, ...), then go on exactly there:
+
+    torchrun --nproc-per-node 4 examples/python/delayed.py --save run --steps 60
+    torchrun --nproc-per-node 4 examples/python/delayed.py --save run --steps 200
 """
 # SPDX-License-Identifier: Apache-2.0
 import argparse
@@ -22,7 +29,9 @@ def main():
     parser.add_argument("--local-steps", type=int, default=5)
     parser.add_argument("--scheme", default="dgc:density=0.05")
     parser.add_argument("--steps", type=int, default=200)
-    parser.add_argument("--save", help="checkpoint, a file per worker: read if it is there, written at the end")
+    parser.add_argument(
+        "--save", help="checkpoint, a file per worker: read if it is there, written at the end"
+    )
     options = parser.parse_args()
 
     dist.init_process_group("gloo")
@@ -30,14 +39,20 @@ def main():
     (x, y), (test_x, test_y) = load_digits()
     model = make_model()  # plain: there is nothing for DDP to do
     optimizer = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.5)
-    link = thinwire.attach(model, optimizer, scheme=options.scheme, delay=options.delay, local_steps=options.local_steps)
+    handle = thinwire.attach(
+        model,
+        optimizer,
+        scheme=options.scheme,
+        delay=options.delay,
+        local_steps=options.local_steps,
+    )
 
     first, file = 0, f"{options.save}.{rank}.pt"
     if options.save and os.path.exists(file):
         checkpoint = torch.load(file, weights_only=True)
         first = checkpoint["step"]
         optimizer.load_state_dict(checkpoint["optimizer"])
-        link.load_state_dict(checkpoint["thinwire"])  # this worker's weights are in it
+        handle.load_state_dict(checkpoint["thinwire"])  # this worker's weights are in it
 
     for step in range(first, options.steps):
         generator = torch.Generator().manual_seed(step * world + rank)
@@ -46,16 +61,28 @@ def main():
         nn.functional.cross_entropy(model(x[chosen]), y[chosen]).backward()
         optimizer.step()
 
-    if options.save:  # every worker has its own momentum and weights, and messages that are still to come
-        torch.save({"step": options.steps, "optimizer": optimizer.state_dict(), "thinwire": link.state_dict()}, file + ".new")
+    if (
+        options.save
+    ):  # every worker has its own momentum and weights, and messages that are still to come
+        torch.save(
+            {
+                "step": options.steps,
+                "optimizer": optimizer.state_dict(),
+                "thinwire": handle.state_dict(),
+            },
+            file + ".new",
+        )
         os.replace(file + ".new", file)
-    report = link.report()
-    link.drain()  # now all workers have the same weights
+    report = handle.report()
+    handle.drain()  # now all workers have the same weights
     if rank == 0:
         with torch.no_grad():
             accuracy = (model(test_x).argmax(1) == test_y).float().mean()
-        print(f"{link.scheme}, delay {link.delay}: accuracy {accuracy:.4f} after {options.steps} steps ({first} of them before), {world} workers, "
-              f"1/{report['ratio']:.0f} of the bytes, {report['wait_seconds']:.2f} s of waiting")
+        print(
+            f"{handle.scheme}, delay {handle.delay}: accuracy {accuracy:.4f} after "
+            f"{options.steps} steps ({first} of them before), {world} workers, "
+            f"1/{report.ratio:.0f} of the bytes, {report.wait_seconds:.2f} s of waiting"
+        )
     dist.destroy_process_group()
 
 

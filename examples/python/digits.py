@@ -1,8 +1,12 @@
-"""digits: image classification with DDP and thinwire, and checkpoints that survive a restart with another number of workers.
+"""digits: image classification with DDP and thinwire, with checkpoints that any number of workers
+can resume.
 
     torchrun --nproc-per-node 4 examples/python/digits.py --scheme dgc --density 0.01
-    torchrun --nproc-per-node 4 examples/python/digits.py --save run.pt --steps 40      # stops there
-    torchrun --nproc-per-node 2 examples/python/digits.py --save run.pt --steps 200     # goes on with two workers
+
+Stop after 40 steps, then go on with two workers:
+
+    torchrun --nproc-per-node 4 examples/python/digits.py --save run.pt --steps 40
+    torchrun --nproc-per-node 2 examples/python/digits.py --save run.pt --steps 200
 """
 # SPDX-License-Identifier: Apache-2.0
 import argparse
@@ -19,7 +23,9 @@ from torch.nn.parallel import DistributedDataParallel
 
 def load_digits():
     """Handwritten digits, 8x8, as `make setup` leaves them; a fifth is for the test."""
-    path = os.environ.get("THINWIRE_DIGITS", pathlib.Path(__file__).parents[2] / "data" / "digits.csv")
+    path = os.environ.get(
+        "THINWIRE_DIGITS", pathlib.Path(__file__).parents[2] / "data" / "digits.csv"
+    )
     with open(path) as file:
         rows = torch.tensor([[float(cell) for cell in row] for row in csv.reader(file)])
     rows = rows[torch.randperm(len(rows), generator=torch.Generator().manual_seed(0))]
@@ -29,8 +35,16 @@ def load_digits():
 
 def make_model():
     torch.manual_seed(1)
-    return nn.Sequential(nn.Conv2d(1, 16, 3, padding=1), nn.ReLU(), nn.MaxPool2d(2), nn.Conv2d(16, 32, 3, padding=1), nn.ReLU(),
-                         nn.MaxPool2d(2), nn.Flatten(), nn.Linear(128, 10))
+    return nn.Sequential(
+        nn.Conv2d(1, 16, 3, padding=1),
+        nn.ReLU(),
+        nn.MaxPool2d(2),
+        nn.Conv2d(16, 32, 3, padding=1),
+        nn.ReLU(),
+        nn.MaxPool2d(2),
+        nn.Flatten(),
+        nn.Linear(128, 10),
+    )
 
 
 def main():
@@ -39,7 +53,9 @@ def main():
     parser.add_argument("--density", type=float)
     parser.add_argument("--steps", type=int, default=150)
     parser.add_argument("--batch", type=int, default=32)
-    parser.add_argument("--save", help="checkpoint: read if it is there, written every 20 steps and at the end")
+    parser.add_argument(
+        "--save", help="checkpoint: read if it is there, written every 20 steps and at the end"
+    )
     parser.add_argument("--load-scheme", help="a C++ file with a scheme of your own")
     options = parser.parse_args()
 
@@ -52,7 +68,7 @@ def main():
     ddp = DistributedDataParallel(model)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9, weight_decay=1e-4)
     extra = {} if options.density is None else {"density": options.density}
-    link = thinwire.attach(ddp, optimizer, scheme=options.scheme, **extra)
+    handle = thinwire.attach(ddp, optimizer, scheme=options.scheme, **extra)
 
     first = 0
     if options.save and os.path.exists(options.save):
@@ -60,12 +76,20 @@ def main():
         first = checkpoint["step"]
         model.load_state_dict(checkpoint["model"])
         optimizer.load_state_dict(checkpoint["optimizer"])
-        link.load_state_dict(checkpoint["thinwire"])
+        handle.load_state_dict(checkpoint["thinwire"])
 
     def save(step):
-        state = link.full_state_dict()  # of all ranks, on rank 0
+        state = handle.full_state_dict()  # of all ranks, on rank 0
         if rank == 0:
-            torch.save({"step": step, "model": model.state_dict(), "optimizer": optimizer.state_dict(), "thinwire": state}, options.save + ".new")
+            torch.save(
+                {
+                    "step": step,
+                    "model": model.state_dict(),
+                    "optimizer": optimizer.state_dict(),
+                    "thinwire": state,
+                },
+                options.save + ".new",
+            )
             os.replace(options.save + ".new", options.save)
 
     for step in range(first, options.steps):
@@ -77,13 +101,16 @@ def main():
         if options.save and (step + 1 == options.steps or (step + 1) % 20 == 0):
             save(step + 1)
 
-    link.check_replicas()
+    handle.check_replicas()
     if rank == 0:
         with torch.no_grad():
             accuracy = (model(test_x).argmax(1) == test_y).float().mean()
-        report = link.report()
-        print(f"{link.scheme}: accuracy {accuracy:.4f} after {options.steps} steps ({first} of them before), {world} workers, "
-              f"1/{report['ratio']:.0f} of the bytes")
+        report = handle.report()
+        print(
+            f"{handle.scheme}: accuracy {accuracy:.4f} after {options.steps} steps "
+            f"({first} of them before), {world} workers, "
+            f"1/{report.ratio:.0f} of the bytes"
+        )
     dist.destroy_process_group()
 
 

@@ -50,12 +50,18 @@ def main():
     ddp = DistributedDataParallel(model, bucket_cap_mb=1)
     optimizer = torch.optim.SGD(model.parameters(), lr=1.0, momentum=0.9, nesterov=True)
     # The paper's warm-up: the early, fast changing gradients are sent less sparsely.
-    extra = {} if options.density is None else {"density": options.density, "warmup": options.steps // 4}
-    link = thinwire.attach(ddp, optimizer, scheme=options.scheme, **extra)
+    extra = (
+        {}
+        if options.density is None
+        else {"density": options.density, "warmup": options.steps // 4}
+    )
+    handle = thinwire.attach(ddp, optimizer, scheme=options.scheme, **extra)
 
     for step in range(options.steps):
         generator = torch.Generator().manual_seed(step * world + rank)
-        starts = torch.randint(len(text) - options.length - 1, (options.batch,), generator=generator)
+        starts = torch.randint(
+            len(text) - options.length - 1, (options.batch,), generator=generator
+        )
         chunk = torch.stack([text[start : start + options.length + 1] for start in starts])
         optimizer.zero_grad()
         logits = ddp(chunk[:, :-1])
@@ -64,9 +70,12 @@ def main():
         nn.utils.clip_grad_norm_(model.parameters(), 0.25)  # of the average, the same on all ranks
         optimizer.step()
         if rank == 0 and (step + 1) % max(1, options.steps // 5) == 0:
-            print(f"step {step + 1}: perplexity {math.exp(min(20.0, loss.item())):.2f}, 1/{link.step_report['ratio']:.0f} of the bytes")
+            print(
+                f"step {step + 1}: perplexity {math.exp(min(20.0, loss.item())):.2f}, "
+                f"1/{handle.step_report.ratio:.0f} of the bytes"
+            )
 
-    link.check_replicas()
+    handle.check_replicas()
     dist.destroy_process_group()
 
 

@@ -1,5 +1,5 @@
-"""lightning_digits: thinwire in PyTorch Lightning: a state and a hook for DDPStrategy. Lightning hands hooks on to DDP for CUDA models
-only; the three lines of CpuStrategy do it for the CPU.
+"""lightning_digits: thinwire in PyTorch Lightning: a HookState and a hook for DDPStrategy.
+Lightning gives hooks to DDP for CUDA models only; the three lines of CpuStrategy do it for the CPU.
 
     python examples/python/lightning_digits.py --workers 2
 """
@@ -27,7 +27,7 @@ class Digits(lightning.LightningModule):
         super().__init__()
         self.model = make_model()
         # Beside the module, so that Lightning does not take it for a part of the network.
-        self.thinwire = thinwire.State(scheme, model=self, **options)
+        self.thinwire = thinwire.HookState(scheme, model=self, **options)
 
     def training_step(self, batch, index):
         x, y = batch
@@ -59,16 +59,32 @@ def main():
 
     (x, y), (test_x, test_y) = load_digits()
     module = Digits(options.scheme, {"density": options.density})
-    trainer = lightning.Trainer(accelerator="cpu", devices=options.workers, max_steps=options.steps, logger=False,
-                                enable_checkpointing=False, enable_progress_bar=False, enable_model_summary=False,
-                                strategy=CpuStrategy(process_group_backend="gloo", ddp_comm_state=module.thinwire,
-                                                     ddp_comm_hook=thinwire.hook))
-    trainer.fit(module, DataLoader(TensorDataset(x, y), batch_size=32, shuffle=True),
-                DataLoader(TensorDataset(test_x, test_y), batch_size=90))
+    trainer = lightning.Trainer(
+        accelerator="cpu",
+        devices=options.workers,
+        max_steps=options.steps,
+        logger=False,
+        enable_checkpointing=False,
+        enable_progress_bar=False,
+        enable_model_summary=False,
+        strategy=CpuStrategy(
+            process_group_backend="gloo",
+            ddp_comm_state=module.thinwire,
+            ddp_comm_hook=thinwire.hook,
+        ),
+    )
+    trainer.fit(
+        module,
+        DataLoader(TensorDataset(x, y), batch_size=32, shuffle=True),
+        DataLoader(TensorDataset(test_x, test_y), batch_size=90),
+    )
     if trainer.global_rank == 0:
         report = module.thinwire.report()
-        print(f"{module.thinwire.scheme}: accuracy {trainer.callback_metrics['accuracy']:.4f} after {report['steps']} steps, "
-              f"{options.workers} workers, 1/{report['ratio']:.0f} of the bytes")
+        print(
+            f"{module.thinwire.scheme}: accuracy {trainer.callback_metrics['accuracy']:.4f} "
+            f"after {report.steps} steps, "
+            f"{options.workers} workers, 1/{report.ratio:.0f} of the bytes"
+        )
 
 
 if __name__ == "__main__":

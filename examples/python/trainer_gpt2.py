@@ -1,11 +1,10 @@
-"""trainer_gpt2: thinwire in Hugging Face's Trainer, with checkpoints: a tiny GPT-2, made here, on the
-text of Python's own standard library. A callback attaches when the Trainer has wrapped the model, and
-saves each rank's part beside the Trainer's checkpoint.
+"""trainer_gpt2: thinwire in Hugging Face's Trainer, with checkpoints. The model is a tiny GPT-2,
+made here; the text is Python's own standard library. A callback attaches when the Trainer has
+wrapped the model, and saves each rank's state beside the Trainer's checkpoint.
 
     torchrun --nproc-per-node 2 examples/python/trainer_gpt2.py --folder run --steps 60
     torchrun --nproc-per-node 2 examples/python/trainer_gpt2.py --folder run --steps 120 --resume 60
 """
-
 # SPDX-License-Identifier: Apache-2.0
 import argparse
 import os
@@ -23,7 +22,7 @@ class Thinwire(TrainerCallback):
 
     def __init__(self, trainer, optimizer, **options):
         self.trainer, self.optimizer, self.options = trainer, optimizer, options
-        self.link = None
+        self.handle = None
 
     def on_train_begin(self, args, state, control, **kwargs):
         if args.max_grad_norm:
@@ -31,16 +30,16 @@ class Thinwire(TrainerCallback):
                 "thinwire: set max_grad_norm=0 and give the scheme clip=: the Trainer would cut "
                 "velocities, for good"
             )
-        self.link = thinwire.attach(self.trainer.model_wrapped, self.optimizer, **self.options)
+        self.handle = thinwire.attach(self.trainer.model_wrapped, self.optimizer, **self.options)
         shards = sorted(self.folder(args, state).glob("thinwire_*.pt"))
         if state.global_step > 0:  # resumed; the number of workers may be another one
-            self.link.load_state_dict(
+            self.handle.load_state_dict(
                 thinwire.merge_states([torch.load(shard, weights_only=True) for shard in shards])
             )
 
     def on_save(self, args, state, control, **kwargs):
         torch.save(
-            self.link.state_dict(), self.folder(args, state) / f"thinwire_{args.process_index}.pt"
+            self.handle.state_dict(), self.folder(args, state) / f"thinwire_{args.process_index}.pt"
         )
 
     @staticmethod
@@ -113,8 +112,8 @@ def main():
         resume_from_checkpoint=options.resume and f"{options.folder}/checkpoint-{options.resume}"
     )
 
-    link = thinwire_callback.link
-    link.check_replicas()
+    handle = thinwire_callback.handle
+    handle.check_replicas()
     if arguments.process_index == 0:
         loss = model(
             **{
@@ -122,11 +121,12 @@ def main():
                 for name, value in (("input_ids", Text().chunks), ("labels", Text().chunks))
             }
         ).loss
-        report = link.report()
+        report = handle.report()
         print(
-            f"{link.scheme}: loss {float(loss.detach()):.6f} after {link.step_report['step']} steps "
-            f"({report['steps']} of them now), "
-            f"{os.environ.get('WORLD_SIZE', '1')} workers, 1/{report['ratio']:.0f} of the bytes"
+            f"{handle.scheme}: loss {float(loss.detach()):.6f} "
+            f"after {handle.step_report.step} steps "
+            f"({report.steps} of them now), "
+            f"{os.environ.get('WORLD_SIZE', '1')} workers, 1/{report.ratio:.0f} of the bytes"
         )
 
 

@@ -1,22 +1,27 @@
-"""thinwire: gradients of DDP models, compressed up to thousands of times.
+"""thinwire: compresses the gradients of PyTorch models, up to thousands of times.
 
     import thinwire
-    link = thinwire.attach(ddp_model, optimizer, scheme="dgc", density=0.001)
-    link = thinwire.attach(model, optimizer, scheme="dgc", density=0.01, delay=20)      # workers train on while messages travel
+    handle = thinwire.attach(ddp_model, optimizer, scheme="dgc", density=0.001)
 
-Buckets travel in C++ alone. docs/pytorch.md tells the rest.
+With delay= workers train on while their messages are in flight:
+
+    handle = thinwire.attach(model, optimizer, scheme="dgc", density=0.01, delay=20)
+
+No Python runs per bucket. docs/pytorch.md has the rest.
 """
 # SPDX-License-Identifier: Apache-2.0
-import torch  # its libraries must be there before ours  # noqa: F401
+import torch  # noqa: F401  (its libraries must be loaded before ours)
 
 from ._attach import attach
-from ._checkpoint import load_checkpoint
-from ._delayed import DelayedLink
+from ._delayed import DelayedHandle
 from ._extension import load_scheme
-from ._link import Link
-from ._native import Error, schemes
-from ._plain import State, hook
-from ._state import merge_states
+from ._handle import Handle, HookState, hook
+from ._inspect import Inspection, SchemeFigures, inspect
+from ._native import Error, __version__
+from ._reports import DelayedReport, Report, StepReport
+from ._schemes import SchemeInfo, SchemeOptions, schemes
+from ._state import load_checkpoint, merge_states
 
-__all__ = ["DelayedLink", "Error", "Link", "State", "attach", "hook", "load_checkpoint",
-           "load_scheme", "merge_states", "schemes"]
+__all__ = ["DelayedHandle", "DelayedReport", "Error", "Handle", "HookState", "Inspection", "Report",
+           "SchemeFigures", "SchemeInfo", "SchemeOptions", "StepReport", "__version__", "attach",
+           "hook", "inspect", "load_checkpoint", "load_scheme", "merge_states", "schemes"]

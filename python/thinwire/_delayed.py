@@ -1,4 +1,4 @@
-"""_delayed: the link of a model whose workers train on while their messages travel: delayed averaging, docs/delay.md."""
+"""_delayed: the handle of a model under delayed averaging (docs/delay.md)."""
 # SPDX-License-Identifier: Apache-2.0
 from __future__ import annotations
 
@@ -10,58 +10,30 @@ import torch
 import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
-from . import _native, _wires
-from ._base import check_parameters
-from ._checkpoint import unpacked
-from ._log import prepare
-from ._meeting import Meeting
-from ._moments import Moments, flat_of, put_back
+from . import _native
+from ._connection import StoreBarrier, connect, timeout_of
+from ._model import Parameters, check_parameters, cut
 from ._momentum import Optimizer
-from ._optimizers import the_only, unwrapped
-from ._options import options_of, takes, text_of
-from ._parameters import Named, Parameters, plain_model
-from ._reports import Callback, Reports, mark, mark_delayed, shares_parameters
-from ._state import DELAY, Entries, entries_in, shard_for, shard_of
-
-_BUCKET_BYTES = 25 * 2**20
-
-
-def cut(named: Named) -> list[Named]:
-    """Buckets of about 25 MB, each with a threshold and a collective of its own: from the last parameter to the first, as DDP has them."""
-    buckets: list[Named] = []
-    room = 0
-    for name, parameter in reversed(named):
-        if room <= 0:
-            buckets.append([])
-            room = _BUCKET_BYTES
-        buckets[-1].append((name, parameter))
-        room -= parameter.numel() * parameter.element_size()
-    return buckets
-
-
-def scheme_for(scheme: str, options: dict[str, Any]) -> str:
-    """The updates that travel have the optimizer's momentum already: a scheme with momentum runs without."""
-    text = str(_native.config(text_of(scheme, options)))
-    if not _native.keeps_momentum(text) or not takes(text, "momentum"):
-        return text
-    if float(options_of(text).get("momentum", 0)) != 0:
-        raise ValueError(f"scheme '{text}' says momentum={options_of(text)['momentum']}, but with delay= updates travel that have the optimizer's "
-                         "momentum already; leave it out")
-    return str(_native.config(text_of(text, {"momentum": 0})))
+from ._optimizers import Moments, flat_of, put_back, unwrapped
+from ._reports import Callback, DelayedReport, Reports, mark, prepare_logger, shares_parameters
+from ._schemes import scheme_for_delay
+from ._state import DELAY, Entries, entries_in, shard_for, shard_of, unpacked
 
 
 def check_correction(correction: str) -> None:
     if correction.startswith("published"):
-        raise ValueError("correction published repeats the optimizer's step for the anchor, with its own momentum and rates, which only "
-                         "`thinwire train` can; take soft, or ledger, which has the same stability")
+        raise ValueError("correction published repeats the optimizer's step for the anchor, with "
+                         "its own momentum and rates, which only `thinwire train` can; take soft, "
+                         "or ledger, which has the same stability")
 
 
 class _Ended:
-    """What a link that was detached still tells. Its threads and connections are gone."""
+    """Stands in for the native attachment after detach(), when its threads and connections are
+    gone: reports only."""
 
-    def __init__(self, link: _native.DelayedLink) -> None:
-        self._report, self._step_report = link.report(), link.step_report()
-        self._delay = link.delay()
+    def __init__(self, attachment: _native.DelayedAttachment) -> None:
+        self._report, self._step_report = attachment.report(), attachment.step_report()
+        self._delay = attachment.delay()
 
     def report(self) -> dict[str, Any]:
         return self._report
@@ -76,50 +48,55 @@ class _Ended:
         return 0
 
     def __getattr__(self, name: str) -> Any:
-        raise _native.Error("this link was ended by detach(); attach anew")
+        raise _native.Error("this handle was ended by detach(); attach anew")
 
 
-class DelayedLink(Reports):
-    """Made by attach(..., delay=): one model, plain or DDP, that takes in the others' progress `delay` steps late."""
+class DelayedHandle(Reports):
+    """A model, plain or DDP, under delayed averaging: it takes in the other workers' updates
+    `delay` steps late. attach(..., delay=) returns it."""
 
-    def __init__(self, model: torch.nn.Module, optimizer: torch.optim.Optimizer, scheme: str, *, delay: Union[int, str], local_steps: int,
-                 correction: str, process_group: Optional[dist.ProcessGroup], timeout: Optional[float], scaler: Any,
-                 check_every: int, callback: Optional[Callback], options: dict[str, Any]) -> None:
-        prepare()
+    def __init__(self, model: torch.nn.Module, optimizer: torch.optim.Optimizer, scheme: str, *,
+                 delay: Union[int, str], local_steps: int, correction: str,
+                 process_group: Optional[dist.ProcessGroup], timeout: Optional[float], scaler: Any,
+                 check_every: int, callback: Optional[Callback],
+                 options: Mapping[str, Any]) -> None:
+        prepare_logger()
         super().__init__(callback)
-        self._model = model = plain_model(model)
-        optimizer = the_only(optimizer)
+        self._model = model
         self._ddp = model if isinstance(model, DistributedDataParallel) else None
         if shares_parameters(model):
-            raise RuntimeError("attach: parameters of this model have a link already, by this "
-                               "model or another that shares them; detach() that link first")
+            raise RuntimeError("attach: parameters of this model are attached already, by another "
+                               "model that shares them; detach() that one first")
         self._parameters = Parameters(model)
         named = self._parameters.averaged
         check_parameters(named)
         check_correction(correction)
         self._cut = cut(named)
-        self._text = scheme_for(scheme, options)
-        self._settings: dict[str, Any] = {"delay": str(delay), "local_steps": local_steps, "correction": correction}
-        self._moments = Moments(optimizer, [parameter for bucket in self._cut for _, parameter in bucket])
+        self._count_of_parameters = sum(parameter.numel() for _, parameter in named)
+        self._text = scheme_for_delay(scheme, options)
+        self._settings: dict[str, Any] = {"delay": str(delay), "local_steps": local_steps,
+                                          "correction": correction}
+        self._moments = Moments(optimizer,
+                                [parameter for bucket in self._cut for _, parameter in bucket])
         self._parameters.check_optimizer(optimizer)
         _native.check_late(self._text, **self._settings, moments=self._moments.travel)
         self._group: dist.ProcessGroup = self._group_of(process_group)
-        self._timeout = _wires.timeout_of(self._group, timeout)
-        self._link = self._connect(check_every)
-        self._void = False
-        self._optimizer = Optimizer(optimizer, {parameter: name for name, parameter in named}, self._is_void, self._after_step)
+        self._timeout = timeout_of(self._group, timeout)
+        self._attachment = self._connect(check_every)
+        self._skipped = False
+        self._optimizer = Optimizer(optimizer, {parameter: name for name, parameter in named},
+                                    self._is_skipped, self._after_step)
         self._scaler = scaler if scaler is not None and scaler.is_enabled() else None
         self._attached = True
-        mark(model, True)
-        mark_delayed(model, True)
+        mark(model, True, delayed=True)
         self._alone(True)
-        self._say("%s", self._decided(sum(parameter.numel() for _, parameter in named), check_every))
+        self._say("%s", self._decided(check_every))
 
     def _connect(self, check_every: int) -> Any:
-        """Nothing has changed before all ranks are known to agree."""
-        wires = _wires.connect(self._group, self._timeout)
-        del wires["process_group"]
-        self._meeting = Meeting(wires["store"], self._group, self._timeout)
+        """Changes nothing until all ranks are known to agree."""
+        connections = connect(self._group, self._timeout)
+        del connections["process_group"]
+        self._barrier = StoreBarrier(connections["store"], self._group, self._timeout)
         settings = {"scheme": self._text, **self._settings, "check_every": check_every,
                     "momentum": self._moments.momentum}
         self._agree([*(f"{key}={value}" for key, value in settings.items()),
@@ -129,56 +106,65 @@ class DelayedLink(Reports):
         named = self._parameters.averaged + self._parameters.frozen
         self._begin_together([*(parameter for _, parameter in named),
                               *self._parameters.buffers(), *moments])
-        return _native.DelayedLink(**wires, cut=self._cut, moments=moments, scheme=self._text, momentum=self._moments.momentum,
-                                   check_every=check_every, **self._settings)
+        return _native.DelayedAttachment(
+            **connections, cut=self._cut, moments=moments, scheme=self._text,
+            momentum=self._moments.momentum, check_every=check_every, **self._settings)
 
     def _agree(self, mine: list[str]) -> None:
-        for rank, text in enumerate(self._meeting.gather("attach()", "\n".join(mine))):
+        for rank, text in enumerate(self._barrier.gather("attach()", "\n".join(mine))):
             for theirs, own in zip_longest(text.split("\n"), mine, fillvalue="nothing more"):
                 if theirs != own:
-                    self._meeting.fail("attach()", f"rank {rank} has {theirs}, this rank has "
-                                                   f"{own}; all ranks attach alike")
+                    self._barrier.fail("attach()", f"rank {rank} has {theirs}, this rank has "
+                                                   f"{own}; all ranks must attach alike")
 
-    def _decided(self, count: int, check_every: int) -> str:
+    def _decided(self, check_every: int) -> str:
         settings = self._settings
         compared = f"every {check_every} steps" if check_every else "on request only"
         beside = ", second moments averaged alongside" if self._moments.now() else ""
-        return (f"{self._text}, delay {settings['delay']}, {settings['local_steps']} steps per message, correction {settings['correction']}, "
-                f"{self._group.size()} workers, {count} parameters; momentum is the optimizer's{beside}; a silent rank is an error after "
-                f"{self._timeout:g} s; anchors compared {compared}")
+        return (f"{self._text}, delay {settings['delay']}, {settings['local_steps']} steps per "
+                f"message, correction {settings['correction']}, {self._group.size()} workers, "
+                f"{self._count_of_parameters} parameters; momentum is the optimizer's{beside}; a "
+                f"silent rank is an error after {self._timeout:g} s; anchors compared {compared}")
 
     # -- what a training asks for
 
+    def report(self) -> DelayedReport:
+        """Sums of this rank since the start of the run: steps, messages, bytes, ratio, seconds."""
+        return DelayedReport(**self._attachment.report())
+
     @property
     def delay(self) -> int:
-        """D; with delay="auto:MOST" the measured one, once it is known."""
-        return int(self._link.delay())
+        """D, in steps; with delay="auto:MOST" the measured one, once it is known."""
+        return int(self._attachment.delay())
 
     @property
     def in_flight(self) -> int:
-        """Messages under way."""
-        return int(self._link.in_flight())
+        """Messages in flight."""
+        return int(self._attachment.in_flight())
 
     def drain(self) -> None:
-        """Takes in everything under way: all workers have the same weights then, to the bit.
+        """Waits for all messages in flight and takes them in. All workers then have bit-identical
+        weights.
 
-        All ranks call it, after the same number of steps. What the scheme has not sent yet stays in
-        the link, for steps that may follow.
+        All ranks call it, after the same number of steps. What the scheme has not sent yet stays
+        for steps that may follow.
         """
         self._parameters.check_model()
         self._drain()
 
     @contextlib.contextmanager
     def anchor(self, average_buffers: bool = True) -> Iterator[None]:
-        """Inside, the model is the one that all workers have in common, to evaluate or save; steps go on from where they were.
+        """A context in which the model has the weights that all workers have in common, to evaluate
+        or save it. Afterwards training goes on from its own weights.
 
-        BatchNorm's statistics are then the mean over the workers: all ranks enter after the same step. With average_buffers=False
-        they stay this worker's own, and a rank may enter alone.
+        BatchNorm's statistics are the mean over the workers inside, so all ranks enter after the
+        same step. With average_buffers=False they stay this worker's own, and a rank may enter
+        alone.
         """
         self._parameters.check_model()
         buffers = self._parameters.buffers()
         own = [buffer.clone() for buffer in buffers]
-        self._link.show_anchor()
+        self._attachment.show_anchor()
         try:
             if average_buffers:
                 self._average_buffers()
@@ -187,101 +173,105 @@ class DelayedLink(Reports):
             with torch.no_grad():
                 for buffer, before in zip(buffers, own):
                     buffer.copy_(before)
-            self._link.hide_anchor()
+            self._attachment.hide_anchor()
 
     def check_replicas(self) -> None:
-        """Raises when an anchor, or a frozen parameter, differs between ranks, and names it.
-
-        Buffers are each worker's own. All ranks call it after the same step.
+        """Raises an Error that names the parameter, if an anchor or a frozen parameter differs
+        between ranks. Buffers are each worker's own. All ranks call it after the same step.
         """
         self._parameters.check_model()
-        self._link.check_replicas(self._parameters.frozen)
+        self._attachment.check_replicas(self._parameters.frozen)
 
     def detach(self) -> None:
-        """Drains, and lets DDP average gradients again. Momentum and BatchNorm's statistics become the workers' mean. All ranks call it."""
+        """Drains, and lets DDP average gradients again. Momentum and BatchNorm's statistics become
+        the mean over the workers. All ranks call it."""
         if not self._attached:
             return
         self._drain()
-        self._moments.average(self._link.average)
+        self._moments.average(self._attachment.average)
         self._average_buffers()
         self._attached = False
-        mark(self._model, False)
-        mark_delayed(self._model, False)
+        mark(self._model, False, delayed=True)
         self._optimizer.close()
         self._alone(False)
-        self._link = _Ended(self._link)
+        self._attachment = _Ended(self._attachment)
 
     # -- state
 
     def state_dict(self) -> dict[str, Any]:
-        """This rank's shard, weights included; every rank saves its own, after the same step. Waits for messages under way."""
-        self._link.leave_anchor("state_dict()")
+        """This rank's state, weights included; every rank saves its own, after the same step. Waits
+        for messages in flight."""
+        self._attachment.leave_anchor("state_dict()")
         self._parameters.check_model()
         return shard_of(self._entries(), scheme=self._text, world=self._group.size(),
-                        rank=self._group.rank(), layout=self._layout(), steps=self._link.steps(),
-                        optimizer_state=self._moments.kept(), **{DELAY: self._settings})
+                        rank=self._group.rank(), layout=self._layout(),
+                        steps=self._attachment.steps(), optimizer_state=self._moments.kept(),
+                        **{DELAY: self._settings})
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Goes on exactly where state_dict() was: with its weights, and its messages under way.
+        """Continues exactly where state_dict() was called, with its weights and messages in flight.
 
-        Before the first step, after the model's and the optimizer's own states. All ranks call it,
-        with states of the same step. Where one rank's is refused, nothing changes on any.
+        Call it before the first step, after loading the model's and the optimizer's own states. All
+        ranks call it, with states of the same step. If one rank's is refused, no rank changes.
         """
         self._parameters.check_model()
         before = self._entries()
-        if self._link.report()["steps"] > 0:
-            self._link.load(before, self._moments.now())  # refused: too late
+        if self._attachment.report()["steps"] > 0:
+            self._attachment.load(before, self._moments.now())  # refused: too late
         fits = False
         try:
             refused = self._try_load(state)
-            mine = "refused" if refused else f"step {self._link.steps()}"
-            told = self._meeting.gather("load_state_dict()", mine)
+            mine = "refused" if refused else f"step {self._attachment.steps()}"
+            told = self._barrier.gather("load_state_dict()", mine)
             fits = len(set(told)) == 1 and refused is None
         finally:
             if not fits:
-                self._link.load(before, self._moments.now())
+                self._attachment.load(before, self._moments.now())
         if refused is not None:
             raise refused
         if not fits:
             theirs = "; ".join(f"rank {rank}: {text}" for rank, text in enumerate(told))
-            self._meeting.fail("load_state_dict()",
-                               f"the ranks' states do not fit together ({theirs}); nothing was "
-                               "loaded on any. Give each rank the state that it saved after the "
+            self._barrier.fail("load_state_dict()",
+                               f"the ranks' states do not fit together ({theirs}); no rank has "
+                               "loaded anything. Give each rank the state that it saved after the "
                                "same step")
 
     def _try_load(self, state: Mapping[str, Any]) -> Optional[Exception]:
         try:
-            self._link.load(self._entries_for(state), self._moments.now())
+            self._attachment.load(self._entries_for(state), self._moments.now())
         except Exception as error:
             return error
         return None
 
     def _entries(self) -> Entries:
-        return self._link.state(self._moments.now())  # type: ignore[no-any-return]
+        return self._attachment.state(self._moments.now())  # type: ignore[no-any-return]
 
     def _layout(self) -> list[list[str]]:
         return [[name for name, _ in bucket] for bucket in self._cut]
 
     def _entries_for(self, state: Mapping[str, Any]) -> Entries:
-        """This rank's, or a ValueError that says why they do not fit."""
+        """This rank's entries, or a ValueError that says why they do not fit."""
         state = unpacked(state)
         if int(state.get("world", self._group.size())) != self._group.size():
-            raise ValueError(f"load_state_dict: this is the state of {state['world']} workers, with messages under way between them; this job has "
-                             f"{self._group.size()}. To go on with another number, save the model after link.drain() and attach anew")
+            raise ValueError(f"load_state_dict: this is the state of {state['world']} workers, "
+                             f"with messages in flight between them; this job has "
+                             f"{self._group.size()}. To go on with another number, save the model "
+                             "after handle.drain() and attach anew")
         shard = shard_for(state, self._group.rank(), self._group.size())
-        saved, mine = {"scheme": shard["scheme"], **shard.get(DELAY, {})}, {"scheme": self._text, **self._settings}
+        saved = {"scheme": shard["scheme"], **shard.get(DELAY, {})}
+        mine = {"scheme": self._text, **self._settings}
         if saved != mine:
-            kind = "" if DELAY in shard else "a synchronous link, "
-            raise ValueError(f"load_state_dict: this is the state of {kind}{saved}, the link has "
-                             f"{mine}; attach with the same, or save the model after link.drain() "
-                             "and attach anew")
+            kind = "" if DELAY in shard else "a training without delay=, "
+            raise ValueError(f"load_state_dict: this is the state of {kind}{saved}, this handle "
+                             f"has {mine}; attach with the same, or save the model after "
+                             "handle.drain() and attach anew")
         if shard["layout"] != self._layout():
             theirs, ours = ({name for bucket in layout for name in bucket}
                             for layout in (shard["layout"], self._layout()))
             raise ValueError("load_state_dict: this state is of other trained parameters, or of "
                              f"another order; only in the state: {sorted(theirs - ours)}, only in "
                              f"the model: {sorted(ours - theirs)}. Freeze the same ones, or save "
-                             "the model after link.drain() and attach anew")
+                             "the model after handle.drain() and attach anew")
         if int(shard.get("optimizer_state", 0)) > 0 and self._moments.kept() == 0:
             raise ValueError("load_state_dict: the optimizer has no state yet; load its own first: "
                              "this worker's momentum is in it")
@@ -290,13 +280,20 @@ class DelayedLink(Reports):
     # -- the inside
 
     @property
-    def _native(self) -> Any:
-        return self._link
+    def _connected(self) -> Any:
+        return self._attachment
 
     def _drain(self) -> None:
-        self._link.leave_anchor("drain()")
-        self._meeting.meet(self._link.steps(), self._link.check_messages)
-        self._link.drain(self._moments.now())
+        self._attachment.leave_anchor("drain()")
+        steps = self._attachment.steps()
+        counts = self._barrier.gather("drain()", str(steps), self._attachment.check_messages)
+        for rank, count in enumerate(counts):
+            if int(count) != steps:
+                self._barrier.fail(f"drain() after {steps} steps",
+                                   f"rank {rank} has taken {count}: all ranks must take the same "
+                                   "number. A GradScaler that skips steps must be given to "
+                                   "attach(scaler=...)")
+        self._attachment.drain(self._moments.now())
 
     def _group_of(self, wish: Optional[dist.ProcessGroup]) -> dist.ProcessGroup:
         if self._ddp is not None:
@@ -309,7 +306,7 @@ class DelayedLink(Reports):
         return group
 
     def _begin_together(self, tensors: list[torch.Tensor]) -> None:
-        """Rank 0's, as DDP does."""
+        """Gives all ranks the values of rank 0, as DDP does."""
         for dtype in dict.fromkeys(tensor.dtype for tensor in tensors):
             alike = [tensor for tensor in tensors if tensor.dtype == dtype]
             flat = flat_of(alike).cpu()
@@ -318,39 +315,44 @@ class DelayedLink(Reports):
             put_back(flat, alike)
 
     def _alone(self, on: bool) -> None:
-        """Between messages a worker is on its own: DDP's exchange, which is what no_sync() turns off, and what a scaler leaves out."""
+        """Lets the worker train on its own between messages: turns off DDP's exchange, as no_sync()
+        does, and counts steps that a scaler leaves out."""
         if self._ddp is not None:
             self._ddp.require_backward_grad_sync = self._ddp.require_forward_param_sync = not on
         if self._scaler is not None and on:
             self._scaler_step = self._scaler.step
             self._scaler.step = self._step_by_scaler
         elif self._scaler is not None and self._scaler.step == self._step_by_scaler:
-            self._scaler.step = self._scaler_step  # else a later link's calls ours, which hands on
+            self._scaler.step = self._scaler_step  # else a later handle's calls ours
 
     def _step_by_scaler(self, optimizer: torch.optim.Optimizer, *args: Any, **kwargs: Any) -> Any:
-        """A scaler that finds an Inf does not call the optimizer. The step counts all the same, or the others would be one ahead."""
+        """A scaler that finds an Inf does not call the optimizer. The step counts all the same, or
+        the other workers would be one ahead."""
         if not self._attached or unwrapped(optimizer) is not self._optimizer.optimizer:
             return self._scaler_step(optimizer, *args, **kwargs)
-        before = self._link.steps()
+        before = self._attachment.steps()
         result = self._scaler_step(optimizer, *args, **kwargs)
-        if self._link.steps() == before:
-            self._void = True
+        if self._attachment.steps() == before:
+            self._skipped = True
             self._after_step()
         return result
 
-    def _is_void(self) -> bool:
-        if self._ddp is not None and (self._ddp.require_backward_grad_sync or self._ddp._join_config.enable):
-            raise RuntimeError("delay: DDP averages gradients in this step, which delayed averaging has turned off: Join, or something that sets "
-                               "require_backward_grad_sync (Lightning does), has turned it on again; give attach() the plain module")
+    def _is_skipped(self) -> bool:
+        ddp = self._ddp
+        if ddp is not None and (ddp.require_backward_grad_sync or ddp._join_config.enable):
+            raise RuntimeError("delay: DDP averages gradients in this step, which delayed "
+                               "averaging has turned off: Join, or something that sets "
+                               "require_backward_grad_sync (Lightning does), has turned it on "
+                               "again; give attach() the plain module")
         self._parameters.check_step(self._optimizer.optimizer)
-        self._void = not self._link.finite()
-        if not self._void:
-            self._moments.begin(self._link.steps(), self._link.fill)
-        self._count(self._void)
-        return self._void
+        self._skipped = not self._attachment.finite()
+        if not self._skipped:
+            self._moments.begin(self._attachment.steps(), self._attachment.fill)
+        self._count(self._skipped)
+        return self._skipped
 
     def _after_step(self) -> None:
-        self._link.finish_step(self._moments.now(), self._void)
+        self._attachment.finish_step(self._moments.now(), self._skipped)
         if self._callbacks:
             self._tell(self.step_report)
 
@@ -358,5 +360,5 @@ class DelayedLink(Reports):
         floats = [buffer for buffer in self._parameters.buffers() if buffer.is_floating_point()]
         if floats:
             flat = flat_of(floats).float()
-            self._link.average(flat)
+            self._attachment.average(flat)
             put_back(flat, floats)

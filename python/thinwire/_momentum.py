@@ -1,5 +1,5 @@
-"""_momentum: optimizers beside a link: their momentum where the scheme holds it instead, and steps
-that must not take place.
+"""_momentum: one optimizer beside an attachment: moves its momentum to the scheme and back, and
+skips steps.
 
 While a scheme holds the momentum, the optimizer's groups still show it: schedulers change it there,
 and checkpoints have it. The step itself runs on a stand-in, a copy of the optimizer whose groups
@@ -15,10 +15,10 @@ import torch
 import torch.distributed as dist
 
 from . import _native
-from ._options import Held, held_by
+from ._schemes import Held, held_by
 
-# In the groups of an optimizer's checkpoint: a scheme held what momentum had gathered. From a load
-# until the first step also in its own.
+# In the groups of an optimizer's checkpoint: a scheme held the momentum. From a load until the
+# first step also in the optimizer's own groups.
 TRACE = "thinwire_momentum"
 
 # momentum_buffers by parameter, flat, with the sign of the gradient.
@@ -36,7 +36,7 @@ class Optimizer:
         self,
         optimizer: torch.optim.Optimizer,
         names: dict[torch.Tensor, str],
-        is_void: Callable[[], bool],
+        is_skipped: Callable[[], bool],
         after: Callable[[], None],
     ) -> None:
         self.shown = optimizer  # has the groups that schedulers write
@@ -54,7 +54,7 @@ class Optimizer:
         # Decay that the step under way has added: weights, memory, momentum, decay.
         self._begun: list[tuple[torch.Tensor, torch.Tensor, float, float]] = []
         self._names = names
-        self._is_void, self._after = is_void, after
+        self._is_skipped, self._after = is_skipped, after
         self._held: Optional[Held] = None
         self._momenta: list[float] = []  # of the groups when gradients travelled
         self._given: Velocity = {}  # until the next step: a load meanwhile drops it
@@ -147,7 +147,7 @@ class Optimizer:
         }
 
     def reunited(self) -> None:
-        """The link's state was loaded, so what the scheme held is here."""
+        """The handle's state was loaded, so what the scheme held is here."""
         self._reunited = True
 
     def momenta(self) -> dict[str, float]:
@@ -215,8 +215,8 @@ class Optimizer:
             both = [name for _, parameter, name in self.parameters() if other._is_mine(parameter)]
             if both:
                 raise RuntimeError(
-                    f"the optimizer steps '{both[0]}' for another link already; detach() that one "
-                    f"first, or make a new optimizer"
+                    f"attach: the optimizer steps '{both[0]}' for another handle already; detach() "
+                    f"that one first, or make a new optimizer"
                 )
 
     # -- the step
@@ -225,7 +225,7 @@ class Optimizer:
         return not self._names or parameter in self._names
 
     def parameters(self) -> Iterator[tuple[dict[str, Any], torch.Tensor, str]]:
-        """Those of the link, with their groups and names."""
+        """Those that are attached, with their groups and names."""
         place = 0
         for group in self.shown.param_groups:
             for parameter in group["params"]:
@@ -254,12 +254,12 @@ class Optimizer:
     def _prepare(self, stepper: torch.optim.Optimizer) -> None:
         if self._orphan and not self._reunited:
             raise RuntimeError(
-                "the optimizer's state was saved while a scheme held what its momentum had "
-                "gathered, which is in the link's state: link.load_state_dict() it too. To begin "
-                f"without, delete '{TRACE}' from the optimizer's groups before attach()"
+                "the optimizer's state was saved while a scheme held its momentum, which is in the "
+                "handle's state: load that by handle.load_state_dict(), too. To begin without, "
+                f"delete '{TRACE}' from the optimizer's groups before attach()"
             )
         self._held_back = []
-        if self._is_void():  # without gradients an optimizer leaves weights and its state alone
+        if self._is_skipped():  # without gradients an optimizer leaves weights and its state alone
             self._held_back = [(parameter, parameter.grad) for _, parameter, _ in self.parameters()]
         for parameter, _ in self._held_back:
             parameter.grad = None

@@ -1,4 +1,5 @@
-# What module.cc exports. For the package; users take thinwire's own names.
+# _native.pyi: what module.cc exports, for the package only.
+# SPDX-License-Identifier: Apache-2.0
 from typing import Any, Callable, Optional
 
 import torch
@@ -8,9 +9,14 @@ from torch._C._distributed_c10d import GradBucket, Store
 Entries = dict[str, tuple[int, Any]]
 Moments = list[Optional[torch.Tensor]]  # by parameter; empty for an optimizer without
 
-class Error(RuntimeError): ...
+__version__: str
 
-class Link:
+class Error(RuntimeError):
+    """What goes wrong between ranks. The text names the rank, what was expected, what came, and
+    what to do."""
+
+
+class Attachment:
     def __init__(
         self,
         *,
@@ -45,7 +51,7 @@ class Link:
     def on_step(self, callback: Optional[Callable[[dict[str, Any]], None]]) -> None: ...
     def check_replicas(self) -> None: ...
 
-class DelayedLink:
+class DelayedAttachment:
     def __init__(
         self,
         *,
@@ -80,8 +86,8 @@ class DelayedLink:
     def report(self) -> dict[str, Any]: ...
     def step_report(self) -> dict[str, Any]: ...
 
-def register_hook(reducer: Any, link: Link) -> None: ...
-def run_plain(link: Link, bucket: GradBucket, reducer: Optional[Any]) -> None: ...
+def register_hook(reducer: Any, attachment: Attachment) -> None: ...
+def run_plain(attachment: Attachment, bucket: GradBucket, reducer: Optional[Any]) -> None: ...
 def averaged_parameters(reducer: Any) -> list[torch.Tensor]: ...
 def schemes() -> list[dict[str, Any]]: ...
 def register_scheme(address: int) -> None: ...
@@ -92,6 +98,10 @@ def check_late(
     scheme: str, delay: str, local_steps: int, correction: str, moments: bool
 ) -> None: ...
 def load_file(path: str) -> Entries: ...
+def parse_link(text: str) -> tuple[float, float]: ...
+def measure(
+    scheme: str, cut: list[list[tuple[str, torch.Tensor]]], gradients: list[list[torch.Tensor]]
+) -> dict[str, Any]: ...
 def add_decay(
     momentum: float,
     decay: float,

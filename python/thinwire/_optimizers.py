@@ -1,38 +1,37 @@
-"""_optimizers: all optimizers that step the parameters of one link, as one."""
-
+"""_optimizers: the optimizers beside an attachment: several as one, and their state under delayed
+averaging."""
 # SPDX-License-Identifier: Apache-2.0
 from __future__ import annotations
 
+import collections
 import functools
-from typing import Any, Callable, Iterator, Mapping, Sequence, Union
+from typing import Any, Callable, Iterator, Mapping, Optional, Sequence, Union
 
 import torch
 
 from ._momentum import Optimizer, Velocity
 
 AnyOptimizers = Union[torch.optim.Optimizer, Sequence[torch.optim.Optimizer]]
+Average = Callable[[torch.Tensor], None]  # of a flat float32 tensor, in place, over the workers
 
 
 def unwrapped(optimizer: Any) -> torch.optim.Optimizer:
-    """The one that steps: Accelerate's and Lightning's optimizers hold it inside."""
+    """The optimizer that steps, inside Accelerate's and Lightning's wrappers."""
     found = optimizer
     while isinstance(getattr(found, "optimizer", None), torch.optim.Optimizer):
         found = found.optimizer
     if not isinstance(found, torch.optim.Optimizer):
-        raise TypeError(
-            f"expected a torch.optim.Optimizer, or a list of them, got {type(optimizer).__name__}; "
-            f"if it wraps one, give that one"
-        )
+        raise TypeError("expected a torch.optim.Optimizer, or a list of them, got "
+                        f"{type(optimizer).__name__}; if it wraps one, give that one")
     return found
 
 
 def the_only(optimizers: AnyOptimizers) -> torch.optim.Optimizer:
     several = as_list(optimizers)
     if len(several) != 1:
-        raise ValueError(
-            f"attach: delay= counts the steps of one optimizer, got {len(several)}; give one that "
-            f"has all parameters, or attach each optimizer with the part of the model that it trains"
-        )
+        raise ValueError(f"attach: delay= counts the steps of one optimizer, got {len(several)}; "
+                         "give one that has all parameters, or attach each optimizer with the part "
+                         "of the model that it trains")
     return several[0]
 
 
@@ -40,76 +39,61 @@ def as_list(optimizers: AnyOptimizers) -> list[torch.optim.Optimizer]:
     several = optimizers if isinstance(optimizers, (list, tuple)) else [optimizers]
     found = [unwrapped(optimizer) for optimizer in several]
     if not found:
-        raise ValueError(
-            "expected an optimizer, or a list of them, got an empty list; None is for a training "
-            "whose optimizer is elsewhere"
-        )
+        raise ValueError("expected an optimizer, or a list of them, got an empty list; give None "
+                         "if the optimizer is elsewhere")
     return found
 
 
-def check_cover(
-    optimizers: Sequence[torch.optim.Optimizer], names: Mapping[torch.Tensor, str]
-) -> None:
-    """Together they step every parameter that is averaged, each once: a void step must be one for
-    all, and momentum is held once."""
-    times = dict.fromkeys(names, 0)
-    for optimizer in optimizers:
-        for group in optimizer.param_groups:
-            for parameter in group["params"]:
-                if parameter in times:
-                    times[parameter] += 1
-    for count, problem in (
-        (
-            0,
+def check_cover(optimizers: Sequence[torch.optim.Optimizer],
+                names: Mapping[torch.Tensor, str]) -> None:
+    """Together the optimizers step every averaged parameter, each once: a skipped step must be
+    skipped by all, and momentum is held once. They may have parameters of other models besides."""
+    stepped = [parameter for optimizer in optimizers for group in optimizer.param_groups
+               for parameter in group["params"]]
+    times = collections.Counter(parameter for parameter in stepped if parameter in names)
+    if stepped and names and not times:
+        first = next(iter(names))
+        raise ValueError("attach: the optimizer steps none of this model's parameters: its first "
+                         f"has shape {tuple(stepped[0].shape)}, the model's first is "
+                         f"'{names[first]}' of shape {tuple(first.shape)}. It is another model's, "
+                         "or was made before the model's parameters were replaced; make it from "
+                         "this model's parameters()")
+    trained = {parameter: name for parameter, name in names.items() if parameter.requires_grad}
+    _refuse([name for parameter, name in trained.items() if times[parameter] == 0],
             "none of the optimizers given has it; give all of them, as a list, or freeze it "
-            "(requires_grad_(False)) before DDP",
-        ),
-        (2, "two of the optimizers given have it; let one step it"),
-    ):
-        wrong = [
-            names[parameter]
-            for parameter, number in times.items()
-            if min(number, 2) == count and parameter.requires_grad
-        ]
-        if wrong:
-            more = f" and {len(wrong) - 3} more" if len(wrong) > 3 else ""
-            raise ValueError(
-                f"parameter {', '.join(repr(name) for name in wrong[:3])}{more}: {problem}"
-            )
+            "(requires_grad_(False)) before DDP")
+    _refuse([name for parameter, name in trained.items() if times[parameter] > 1],
+            "two of the optimizers given have it; let one step it")
+
+
+def _refuse(names: list[str], problem: str) -> None:
+    if names:
+        more = f" and {len(names) - 3} more" if len(names) > 3 else ""
+        few = ", ".join(repr(name) for name in names[:3])
+        raise ValueError(f"parameter {few}{more}: {problem}")
 
 
 class Optimizers:
-    """All that step one link's parameters, as one."""
+    """All optimizers that step one model's parameters, as one."""
 
-    def __init__(
-        self,
-        optimizers: list[torch.optim.Optimizer],
-        names: dict[torch.Tensor, str],
-        is_void: Callable[[], bool],
-        after: Callable[[], None],
-    ) -> None:
-        self._is_void, self._after = is_void, after
-        self._exchanges = 0  # so many gradients have travelled; the next four are such numbers
-        self._changed = -1  # the last before momentum went over
-        self._asked, self._void = (
-            -1,
-            False,
-        )  # the one that is_void() was last asked for, and its answer
-        self._step, self._done = (
-            -1,
-            0,
-        )  # the one that an optimizer has stepped last, and the one that after() was called for
-        self._now, self._last = (
-            set(range(len(optimizers))),
-            set[int](),
-        )  # who took that step, and the one before
+    def __init__(self, optimizers: list[torch.optim.Optimizer], names: dict[torch.Tensor, str],
+                 is_skipped: Callable[[], bool], after: Callable[[], None]) -> None:
+        self._is_skipped, self._after = is_skipped, after
+        # How many gradients have travelled, and at which of these counts ...
+        self._exchanges = 0
+        self._changed = -1  # momentum went over
+        self._asked, self._skipped = -1, False  # is_skipped() was last asked, and its answer
+        self._step = -1  # an optimizer stepped last
+        self._done = 0  # after() was last called
+        # Who has taken that step, and the one before.
+        self._now, self._last = set(range(len(optimizers))), set[int]()
         self._all: list[Optimizer] = []
         try:
             if names:
                 check_cover(optimizers, names)
             for i, optimizer in enumerate(optimizers):
                 stepped = functools.partial(self._stepped, i)
-                self._all.append(Optimizer(optimizer, names, self._is_void_now, stepped))
+                self._all.append(Optimizer(optimizer, names, self._is_skipped_now, stepped))
         except Exception:
             self.close()
             raise
@@ -154,10 +138,10 @@ class Optimizers:
         for one in self._all:
             one.close()
 
-    def _is_void_now(self) -> bool:
+    def _is_skipped_now(self) -> bool:
         now = self._exchanges
         if now != self._asked:
-            self._void = self._is_void()
+            self._skipped = self._is_skipped()
             self._asked = now
         # Zeros have no momentum: torch's get_state_dict() makes a step of them.
         if now == self._changed and any(
@@ -166,15 +150,14 @@ class Optimizers:
             for _, parameter, _ in one.parameters()
         ):
             raise RuntimeError(
-                "the gradients at hand travelled before the momentum went over between optimizer "
-                "and scheme, and would have it twice or not at all: call attach(), set_scheme() "
-                "and the like after step() of all optimizers, before backward()"
-            )
-        return self._void
+                "the gradients at hand travelled before the momentum moved between optimizer and "
+                "scheme; they would have it twice, or not at all: call attach(), set_scheme() and "
+                "the like after step() of all optimizers, before backward()")
+        return self._skipped
 
     def _stepped(self, which: int) -> None:
-        """after() comes once per step: when all have stepped that did so in the step before. (Of a
-        GAN's two, one may step at a time.)"""
+        """Calls after() once per step: when all have stepped that stepped in the step before. (A
+        GAN's two optimizers may step one at a time.)"""
         now = self._exchanges
         if now != self._step:
             self._step, self._last, self._now = now, self._now, set()
@@ -186,3 +169,105 @@ class Optimizers:
 
 def _merged(parts: Iterator[dict[str, Any]]) -> dict[str, Any]:
     return {name: value for part in parts for name, value in part.items()}
+
+
+# -- under delayed averaging
+
+
+def flat_of(tensors: list[torch.Tensor]) -> torch.Tensor:
+    return torch.cat([tensor.detach().reshape(-1) for tensor in tensors])
+
+
+def put_back(flat: torch.Tensor, tensors: list[torch.Tensor]) -> None:
+    with torch.no_grad():
+        for tensor, part in zip(tensors, torch.split(flat, [tensor.numel() for tensor in tensors])):
+            tensor.copy_(part.view_as(tensor))
+
+
+class Moments:
+    """The state of an optimizer under delayed averaging.
+
+    Adam's second moments are averaged alongside the weights. Else each worker would scale its steps
+    by the moments of its own data.
+    """
+
+    def __init__(self, optimizer: torch.optim.Optimizer, parameters: list[torch.Tensor]) -> None:
+        self._optimizer, self._parameters = optimizer, parameters
+        groups = optimizer.param_groups
+        if isinstance(optimizer, torch.optim.SGD):
+            self.momentum = max(float(group["momentum"]) for group in groups)
+            self._second: Optional[str] = None
+            self._all = ["momentum_buffer"]
+        elif isinstance(optimizer, torch.optim.Adam):  # AdamW is one
+            if any(group["amsgrad"] for group in groups):
+                raise ValueError("delay: amsgrad keeps the largest second moment that this worker "
+                                 "has seen, which cannot be averaged; make Adam with amsgrad=False")
+            self.momentum = max(float(group["betas"][0]) for group in groups)
+            self._second = "exp_avg_sq"
+            self._all = ["exp_avg", "exp_avg_sq", "step"]
+        else:
+            raise ValueError("delay: expected torch.optim.SGD, Adam or AdamW, got "
+                             f"{type(optimizer).__name__}, whose state cannot be averaged")
+
+    @property
+    def travel(self) -> bool:
+        """Whether there are second moments to average."""
+        return self._second is not None
+
+    def _state(self, parameter: torch.Tensor) -> dict[str, Any]:
+        state: dict[str, Any] = self._optimizer.state.get(parameter, {})
+        return state
+
+    def now(self) -> list[Optional[torch.Tensor]]:
+        """By parameter, None where there is none yet (its gradient never came); empty for SGD."""
+        second = self._second
+        return [] if second is None else [self._state(parameter).get(second)
+                                          for parameter in self._parameters]
+
+    def complete(self) -> list[torch.Tensor]:
+        """The same, with zeros for those that are not there yet."""
+        return [torch.zeros_like(parameter) if moment is None else moment
+                for parameter, moment in zip(self._parameters, self.now())]
+
+    def kept(self) -> int:
+        """How many parameters the optimizer has gathered something for."""
+        return sum(self._has(parameter) for parameter in self._parameters)
+
+    def begin(self, steps: int, fill: Callable[[list[Optional[torch.Tensor]]], None]) -> None:
+        """Before step `steps` + 1: parameters that get their first gradient only now begin with the
+        second moments of the other workers, by `fill`. The optimizer would begin at 0, which the
+        averaging takes for a step down to 0."""
+        if self._second is None or steps == 0:
+            return
+        late = [torch.zeros_like(parameter)
+                if parameter.grad is not None and not self._has(parameter) else None
+                for parameter in self._parameters]
+        if all(moment is None for moment in late):
+            return
+        fill(late)
+        for parameter, moment in zip(self._parameters, late):
+            if moment is not None and moment.any():
+                self._optimizer.state[parameter] = {
+                    "step": torch.tensor(float(steps)), "exp_avg": torch.zeros_like(parameter),
+                    self._second: moment}
+
+    def average(self, average: Average) -> None:
+        """Replaces the optimizer's state by the mean over the workers that have it."""
+        having = torch.tensor([float(self._has(parameter)) for parameter in self._parameters])
+        average(having)
+        for key in self._all:
+            found = [self._state(parameter).get(key) for parameter in self._parameters]
+            tensors = [value if value is not None else
+                       torch.zeros(()) if key == "step" else torch.zeros_like(parameter)
+                       for parameter, value in zip(self._parameters, found)]
+            flat = flat_of(tensors)
+            average(flat)
+            put_back(flat, tensors)
+            for parameter, tensor, share in zip(self._parameters, tensors, having.tolist()):
+                if share > 0:
+                    if self._second is not None:  # no momentum is one of 0; no moment is none
+                        tensor /= share
+                    self._optimizer.state[parameter][key] = tensor
+
+    def _has(self, parameter: torch.Tensor) -> bool:
+        return self._state(parameter).get(self._all[0]) is not None

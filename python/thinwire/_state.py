@@ -1,51 +1,85 @@
-"""_state: what a link keeps, as a dictionary for torch.save, and how it is shared out among another number of workers.
+"""_state: the state of an attachment, as a dictionary for torch.save and for
+torch.distributed.checkpoint (DCP), and how another number of workers shares it out.
 
-A shard is one rank's: {"version", "scheme", "world", "rank", "layout", "steps", "entries", "shares",
-"count"}; entries are tensors and numbers by name ("layer.weight/v"), `count` is how many. All shards of
-a job together are a whole: {"version", "world", "shards"}. Both hold plain types only, so
-torch.load(weights_only=True) reads them. _checkpoint.py has the form for torch.distributed.checkpoint.
+A shard is one rank's: {"version", "scheme", "world", "rank", "layout", "steps", "entries",
+"shares", "count"}. Entries are tensors and numbers by name ("layer.weight/v"), `count` is how many.
+All shards of a job make a whole: {"version", "world", "shards"}. Both hold plain types only, so
+torch.load(weights_only=True) reads them.
+
+DCP calls state_dict() of what it saves, and takes values of one name to be the same on all ranks:
+it keeps one of them. Each rank's shard differs, so DCP gets a form of one value with a name of its
+own, "rank_1_of_4".
 """
 # SPDX-License-Identifier: Apache-2.0
 from __future__ import annotations
 
 import re
-from typing import Any, Mapping, Sequence
+import sys
+from typing import TYPE_CHECKING, Any, Mapping, Optional, Sequence, Union
 
 import torch
 
-from ._checkpoint import asked_by_dcp, by_rank, unpacked
+if TYPE_CHECKING:
+    from torch.distributed.checkpoint.storage import StorageReader
+
+    from ._base import Base
+    from ._delayed import DelayedHandle
 
 VERSION = 1
 SUMMED, REPLICATED, LOCAL = 0, 1, 2  # core/state.h
 DELAY = "delay"  # in shards of delayed averaging: its settings
 Entries = dict[str, tuple[int, Any]]
 
+_NAME = re.compile(r"(?:(?P<key>.*)\.)?rank_(?P<rank>\d+)_of_(?P<world>\d+)")
+_OWNED = re.compile(r"(?P<parameter>.+?)(\[(?P<first>\d+):\d+\])?/owner/v", re.DOTALL)
+
+
+def _asked_by_dcp() -> bool:
+    """Whether DCP is among our callers: it calls state_dict() of the handle or of its holder."""
+    frame = sys._getframe(1)
+    while frame is not None and not frame.f_globals.get("__name__", "").startswith(
+            "torch.distributed.checkpoint"):
+        frame = frame.f_back  # type: ignore[assignment]
+    return frame is not None
+
+
+def unpacked(state: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The plain form of a state, whichever form it has."""
+    name = next(iter(state), "")
+    return dict(state[name]) if len(state) == 1 and _NAME.fullmatch(name) else state
+
 
 def shard_of(entries: Entries, **about: Any) -> dict[str, Any]:
     shard = {"version": VERSION, **about, "count": len(entries),
              "entries": {name: value for name, (_, value) in entries.items()},
              "shares": {name: share for name, (share, _) in entries.items()}}
-    return by_rank(shard) if asked_by_dcp() else shard
+    if _asked_by_dcp():  # DCP takes no tuple apart
+        return {f"rank_{shard['rank']}_of_{shard['world']}": tuple(shard.items())}
+    return shard
 
 
 def entries_in(shard: Mapping[str, Any]) -> Entries:
     if shard.get("count") and not shard["entries"]:
         raise ValueError(f"load_state_dict: expected {shard['count']} entries in the state of rank "
                          f"{shard['rank']} of {shard['world']}, got none. Did "
-                         "torch.distributed.checkpoint save link.state_dict()? It keeps one rank's "
-                         "only: give it the link itself (docs/pytorch.md, 'Checkpoints')")
+                         "torch.distributed.checkpoint save handle.state_dict()? It keeps one "
+                         "rank's only: give it the handle itself (docs/howto/checkpoints.md)")
     return {name: (shard["shares"][name], value) for name, value in shard["entries"].items()}
 
 
 def merge_states(shards: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """One state out of the state_dict() of every rank. Loads with any number of workers: residuals keep their sum."""
+    """One state out of the state_dict() of every rank.
+
+    It loads with any number of workers: residuals keep their sum.
+    """
     if not shards:
         raise ValueError("merge_states: expected the states of all ranks, got none")
     ordered = sorted(shards, key=lambda shard: int(shard["rank"]))
     world = int(ordered[0]["world"])
     ranks = [int(shard["rank"]) for shard in ordered]
     if ranks != list(range(world)) or any(int(shard["world"]) != world for shard in ordered):
-        raise ValueError(f"merge_states: expected the states of ranks 0 to {world - 1} of one job, got those of ranks {ranks} "
+        raise ValueError(f"merge_states: expected the states of ranks 0 to {world - 1} of one job, "
+                         f"got those of ranks {ranks} "
                          f"(worlds {sorted({int(shard['world']) for shard in ordered})})")
     steps = {int(shard["steps"]) for shard in ordered}
     if len(steps) != 1:
@@ -54,32 +88,32 @@ def merge_states(shards: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
 
 
 def shard_for(state: Mapping[str, Any], rank: int, world: int) -> dict[str, Any]:
-    """What this rank of this world is to load."""
+    """The shard that this rank of this world must load."""
     state = unpacked(state)
     if state.get("version") != VERSION:
-        raise ValueError(f"load_state_dict: expected a thinwire state of version {VERSION}, got {state.get('version')}")
+        raise ValueError(f"load_state_dict: expected a thinwire state of version {VERSION}, got "
+                         f"{state.get('version')}")
     if "shards" in state:
         shards = state["shards"]
         return dict(shards[rank]) if len(shards) == world else _resharded(shards, rank, world)
     if int(state["world"]) != world or int(state["rank"]) != rank:
-        raise ValueError(f"load_state_dict: this is the state of rank {state['rank']} of {state['world']}, this is rank {rank} of "
-                         f"{world}; load the whole: link.full_state_dict(), or thinwire.merge_states() of all ranks' states")
+        raise ValueError(f"load_state_dict: this is the state of rank {state['rank']} of "
+                         f"{state['world']}, this is rank {rank} of {world}; load the whole: "
+                         "handle.full_state_dict(), or thinwire.merge_states() of all states")
     return dict(state)
 
 
-OWNED = re.compile(r"(?P<parameter>.+?)(\[(?P<first>\d+):\d+\])?/owner/v", re.DOTALL)
-
-
 def _folded(shards: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """Shards without owners (exchange="split"), since other workers own other parts. Their residuals
-    are put into the ranks' own: they are of averages, so each counts once per worker of the old job."""
+    """Shards without owners (exchange="split"), since other workers own other parts. The owners'
+    residuals go into the ranks' own: they are of averages, so each counts once per worker of the
+    old job."""
 
     def without_owners(items: Mapping[str, Any]) -> dict[str, Any]:
         return {name: item for name, item in items.items() if "/owner" not in name}
 
     parts = [(rank, found["parameter"], int(found["first"] or 0), value)
              for rank, shard in enumerate(shards) for name, value in shard["entries"].items()
-             if (found := OWNED.fullmatch(name))]
+             if (found := _OWNED.fullmatch(name))]
     result = [{**shard, "entries": without_owners(shard["entries"]),
                "shares": without_owners(shard["shares"])} for shard in shards]
     for parameter in {parameter for _, parameter, _, _ in parts}:
@@ -95,7 +129,8 @@ def _folded(shards: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
 
 
 def _resharded(shards: Sequence[Mapping[str, Any]], rank: int, world: int) -> dict[str, Any]:
-    """Old ranks are dealt out to new ones. Every sum stays; thresholds of single buckets are found anew."""
+    """Deals the old ranks out to the new ones. Every sum stays; thresholds of single buckets are
+    found anew."""
     shards = _folded(shards)
     mine = [shard for i, shard in enumerate(shards) if i % world == rank]
     result: Entries = {}
@@ -112,3 +147,32 @@ def _resharded(shards: Sequence[Mapping[str, Any]], rank: int, world: int) -> di
     own = ("version", "entries", "shares", "count")
     about = {key: value for key, value in shards[0].items() if key not in own}
     return shard_of(result, **{**about, "rank": rank, "world": world})
+
+
+def load_checkpoint(handle: Union[Base, DelayedHandle], checkpoint_id: Any = None, *,
+                    key: Optional[str] = None,
+                    storage_reader: Optional[StorageReader] = None) -> None:
+    """Loads the state of a handle, or HookState, from a checkpoint of torch.distributed.checkpoint.
+
+    The checkpoint may be of another number of ranks. All ranks call it.
+
+    key  where the handle is in the checkpoint: "thinwire" after dcp.save({"thinwire": handle});
+         not needed if the checkpoint has one handle only
+    """
+    from torch.distributed.checkpoint.filesystem import FileSystemReader
+    from torch.distributed.checkpoint.state_dict_loader import load
+
+    reader = storage_reader if storage_reader is not None else FileSystemReader(checkpoint_id)
+    shards: dict[str, dict[str, Any]] = {}  # by key, then by name in the checkpoint
+    for name in reader.read_metadata().state_dict_metadata:
+        found = _NAME.fullmatch(name)
+        if found:
+            shards.setdefault(found["key"] or "", {})[name] = None
+    if key is None and len(shards) == 1:
+        key = next(iter(shards))
+    if key is None or key not in shards:
+        raise ValueError(f"load_checkpoint: expected the state of a handle under key={key!r}, the "
+                         f"checkpoint has handles under {sorted(shards)}; save one by "
+                         "dcp.save({'thinwire': handle, ...}), and say which by key=")
+    load(shards[key], storage_reader=reader)
+    handle.load_state_dict(merge_states([dict(shard) for shard in shards[key].values()]))

@@ -1,4 +1,5 @@
 """test_attach: what attach() decides, what it refuses, and that it can be undone."""
+
 # SPDX-License-Identifier: Apache-2.0
 import logging
 import os
@@ -27,9 +28,16 @@ def refusals(rank, world):
     refused("momentum", "Adam", optimizer=adam, scheme="int8:memory=momentum")
     refused("accumulates momentum", optimizer=None)
     refused("dampening", optimizer=sgd(model, dampening=0.1))
-    two = torch.optim.SGD([{"params": model[0].parameters()}, {"params": model[2].parameters(), "momentum": 0.5}], lr=0.1, momentum=0.9)
+    two = torch.optim.SGD(
+        [{"params": model[0].parameters()}, {"params": model[2].parameters(), "momentum": 0.5}],
+        lr=0.1,
+        momentum=0.9,
+    )
     refused("'4.weight'", "none of the optimizers", optimizer=two)
-    every = [{"params": model[0].parameters()}, {"params": [*model[2].parameters(), *model[4].parameters()], "momentum": 0.5}]
+    every = [
+        {"params": model[0].parameters()},
+        {"params": [*model[2].parameters(), *model[4].parameters()], "momentum": 0.5},
+    ]
     refused("one momentum", optimizer=torch.optim.SGD(every, lr=0.1, momentum=0.9, nesterov=True))
     refused("one momentum", optimizer=torch.optim.SGD(every, lr=0.1, momentum=0.9), scheme="signum")
     refused("one momentum", optimizer=torch.optim.SGD(every, lr=0.1, momentum=0.9), nesterov=True)
@@ -54,7 +62,7 @@ def refusals(rank, world):
     hooked.register_comm_hook(None, default_hooks.allreduce_hook)
     refused("once", model=hooked, optimizer=sgd(hooked))
     thinwire.attach(ddp, optimizer, scheme="dgc")
-    refused("link already")
+    refused("attached already")
 
 
 def test_wrong_combinations_are_refused():
@@ -68,48 +76,64 @@ def decisions(rank, world):
     logging.getLogger("thinwire").addHandler(handler)
     model = net()
     ddp, optimizer = wrap(model), sgd(model, nesterov=True)
-    link = thinwire.attach(ddp, optimizer, scheme="dgc", density=0.05)
-    assert optimizer.param_groups[0]["momentum"] == 0.9 and optimizer.param_groups[0]["nesterov"], "it stays visible"
-    assert link.scheme == "dgc:density=0.05,momentum=0.9,nesterov=on"
+    handle = thinwire.attach(ddp, optimizer, scheme="dgc", density=0.05)
+    assert optimizer.param_groups[0]["momentum"] == 0.9 and optimizer.param_groups[0]["nesterov"], (
+        "it stays visible"
+    )
+    assert handle.scheme == "dgc:density=0.05,momentum=0.9,nesterov=on"
     train(ddp, optimizer, rank, range(3))
-    assert link.report()["ratio"] > 5 and link.step_report["step"] == 3
+    assert handle.report().ratio > 5 and handle.step_report.step == 3
     return lines
 
 
 def test_one_line_says_what_was_decided():
     first, second = run(2, decisions)
     assert len(first) == 1 and second == []
-    for part in ("dgc:density=0.05,momentum=0.9,nesterov=on", "2 workers", "2058 parameters", "taken over from SGD", "60 s"):
+    for part in (
+        "dgc:density=0.05,momentum=0.9,nesterov=on",
+        "2 workers",
+        "2058 parameters",
+        "taken over from SGD",
+        "60 s",
+    ):
         assert part in first[0], first
 
 
 def takes_over(rank, world):
-    """At density 1, without masking, dgc is SGD with momentum: gradients are what differs, by rounding only."""
-    for options in ({}, {"nesterov": True}, {"weight_decay": 0.05}, {"weight_decay": 0.05, "nesterov": True},
-                    {"weight_decay": 0.05, "maximize": True, "lr": 0.001}):
+    """At density 1, without masking, dgc is SGD with momentum: gradients are what differs, by
+    rounding only."""
+    for options in (
+        {},
+        {"nesterov": True},
+        {"weight_decay": 0.05},
+        {"weight_decay": 0.05, "nesterov": True},
+        {"weight_decay": 0.05, "maximize": True, "lr": 0.001},
+    ):
         result = []
-        for linked in (False, True):
+        for attached in (False, True):
             model = net()
             ddp, optimizer = wrap(model), sgd(model, **options)
             train(ddp, optimizer, rank, range(0))
-            if linked:
+            if attached:
                 thinwire.attach(ddp, optimizer, scheme="dgc:density=1,mask=off,values=f32")
             train(ddp, optimizer, rank, range(30))
             result.append(weights(model))
-        torch.testing.assert_close(result[0], result[1], rtol=1e-4, atol=1e-5, msg=lambda text: f"{options}: {text}")
+        torch.testing.assert_close(
+            result[0], result[1], rtol=1e-4, atol=1e-5, msg=lambda text: f"{options}: {text}"
+        )
     # In mid-run: what the optimizer has gathered goes over, and comes back.
     result = []
-    for linked in (False, True):
+    for attached in (False, True):
         model = net()
         ddp, optimizer = wrap(model), sgd(model)
-        link = thinwire.attach(ddp, optimizer, scheme="dense")
+        handle = thinwire.attach(ddp, optimizer, scheme="dense")
         train(ddp, optimizer, rank, range(10))
-        if linked:
-            link.set_scheme("dgc:density=1,mask=off,values=f32")
+        if attached:
+            handle.set_scheme("dgc:density=1,mask=off,values=f32")
         train(ddp, optimizer, rank, range(10, 20))
-        if linked:
+        if attached:
             assert not optimizer.state[model[0].weight]
-            link.detach()
+            handle.detach()
             assert "momentum_buffer" in optimizer.state[model[0].weight]
         train(ddp, optimizer, rank, range(20, 30))
         result.append(weights(model))
@@ -124,23 +148,27 @@ def detaches(rank, world):
     """After detach() bits are those of plain DDP, once the residual has been paid."""
     model = net()
     ddp, optimizer = wrap(model), sgd(model, momentum=0)
-    link = thinwire.attach(ddp, optimizer, scheme="topk", density=0.01)
+    handle = thinwire.attach(ddp, optimizer, scheme="topk", density=0.01)
     train(ddp, optimizer, rank, range(5))
-    owed = {name: entry for name, entry in link.state_dict()["entries"].items() if name.endswith("/v")}
+    owed = {
+        name: entry for name, entry in handle.state_dict()["entries"].items() if name.endswith("/v")
+    }
     plain = net()
     plain.load_state_dict(model.state_dict())
     plain_ddp, plain_optimizer = wrap(plain), sgd(plain, momentum=0)
-    link.detach()
-    link.detach()
+    handle.detach()
+    handle.detach()
     for ddp_, optimizer_ in ((plain_ddp, plain_optimizer), (ddp, optimizer)):
         optimizer_.zero_grad()
         loss_of(ddp_, rank, 5).backward()
     for (name, parameter), other in zip(model.named_parameters(), plain.parameters()):
         mean = owed[name + "/v"] / world
         dist.all_reduce(mean)
-        torch.testing.assert_close(parameter.grad.flatten(), other.grad.flatten() + mean, rtol=1e-5, atol=1e-6)
+        torch.testing.assert_close(
+            parameter.grad.flatten(), other.grad.flatten() + mean, rtol=1e-5, atol=1e-6
+        )
     with pytest.raises(RuntimeError, match="detached"):
-        link.set_scheme("dgc")
+        handle.set_scheme("dgc")
     plain.load_state_dict(model.state_dict())
     train(ddp, optimizer, rank, range(6, 9))
     train(plain_ddp, plain_optimizer, rank, range(6, 9))
@@ -157,8 +185,9 @@ def closures(rank, world):
     for form in (None, "positional", "named"):
         model = net()
         ddp, optimizer = wrap(model), sgd(model, weight_decay=0.05)
-        link = thinwire.attach(ddp, optimizer, scheme="dgc:density=0.1")
+        handle = thinwire.attach(ddp, optimizer, scheme="dgc:density=0.1")
         for step in range(6):
+
             def closure():
                 optimizer.zero_grad()
                 loss = loss_of(ddp, rank, step) * (float("nan") if (step, rank) == (3, 1) else 1)
@@ -169,10 +198,18 @@ def closures(rank, world):
                 closure()
                 optimizer.step()
             else:
-                assert (optimizer.step(closure) if form == "positional" else optimizer.step(closure=closure)) is not None
-        assert link.report()["skipped"] == 1
+                assert (
+                    optimizer.step(closure)
+                    if form == "positional"
+                    else optimizer.step(closure=closure)
+                ) is not None
+        assert handle.report().skipped == 1
         results.append(weights(model))
-    assert torch.isfinite(results[0]).all() and torch.equal(results[0], results[1]) and torch.equal(results[0], results[2])
+    assert (
+        torch.isfinite(results[0]).all()
+        and torch.equal(results[0], results[1])
+        and torch.equal(results[0], results[2])
+    )
 
 
 def test_closures():
@@ -182,18 +219,19 @@ def test_closures():
 def misuse(rank, world):
     model = net()
     ddp, optimizer = wrap(model), sgd(model)
-    link = thinwire.attach(ddp, optimizer, scheme="dgc")
-    # A state of the optimizer that is loaded before attach() still says how much momentum there was.
+    handle = thinwire.attach(ddp, optimizer, scheme="dgc")
+    # A state of the optimizer that is loaded before attach() still says how much momentum there
+    # was.
     saved = optimizer.state_dict()
     second = net()
     other = sgd(second)
     other.load_state_dict(saved)
-    assert thinwire.attach(wrap(second), other, scheme="dgc").scheme == link.scheme
+    assert thinwire.attach(wrap(second), other, scheme="dgc").scheme == handle.scheme
     # Replicas that differ are found and named.
     with torch.no_grad():
         model[2].bias[3] += rank
     with pytest.raises(thinwire.Error, match="2.bias"):
-        link.check_replicas()
+        handle.check_replicas()
 
 
 def test_mistakes_are_found():

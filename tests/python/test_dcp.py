@@ -13,48 +13,48 @@ SCHEME = "dgc:density=0.05"
 
 
 class App:
-    """Something of the user's own that holds the link."""
+    """Something of the user's own that holds the handle."""
 
-    def __init__(self, link):
-        self.link = link
+    def __init__(self, handle):
+        self.handle = handle
 
     def state_dict(self):
-        return {"inner": self.link.state_dict()}
+        return {"inner": self.handle.state_dict()}
 
     def load_state_dict(self, state):
-        self.link.load_state_dict(state["inner"])
+        self.handle.load_state_dict(state["inner"])
 
 
 def start(form="attach"):
     model = net()
     ddp, optimizer = wrap(model), sgd(model, weight_decay=0.01)
     if form == "plain":
-        link = thinwire.State(SCHEME, model=model, optimizer=optimizer)
-        ddp.register_comm_hook(link, thinwire.hook)
+        handle = thinwire.HookState(SCHEME, model=model, optimizer=optimizer)
+        ddp.register_comm_hook(handle, thinwire.hook)
     else:
-        link = thinwire.attach(ddp, optimizer, scheme=SCHEME)
-    return model, ddp, optimizer, link
+        handle = thinwire.attach(ddp, optimizer, scheme=SCHEME)
+    return model, ddp, optimizer, handle
 
 
-def held(link, form):
-    return {"app": App(link)} if form == "nested" else {"link": link}
+def held(handle, form):
+    return {"app": App(handle)} if form == "nested" else {"handle": handle}
 
 
-def save(folder, ddp, optimizer, link, form):
+def save(folder, ddp, optimizer, handle, form):
     model_state, optimizer_state = get_state_dict(ddp, optimizer)
-    state = {"model": model_state, "optimizer": optimizer_state, **held(link, form)}
+    state = {"model": model_state, "optimizer": optimizer_state, **held(handle, form)}
     if form == "async":
         dcp.async_save(state, checkpoint_id=folder).result()
     else:
         dcp.save(state, checkpoint_id=folder)
 
 
-def load(folder, ddp, optimizer, link=None, form="attach"):
+def load(folder, ddp, optimizer, handle=None, form="attach"):
     model_state, optimizer_state = get_state_dict(ddp, optimizer)
     state = {
         "model": model_state,
         "optimizer": optimizer_state,
-        **(held(link, form) if link is not None else {}),
+        **(held(handle, form) if handle is not None else {}),
     }
     dcp.load(state, checkpoint_id=folder)
     set_state_dict(
@@ -63,16 +63,16 @@ def load(folder, ddp, optimizer, link=None, form="attach"):
 
 
 def resumes(rank, world, folder, form):
-    model, ddp, optimizer, link = start(form)
+    model, ddp, optimizer, handle = start(form)
     train(ddp, optimizer, rank, range(5))
-    save(folder, ddp, optimizer, link, form)
+    save(folder, ddp, optimizer, handle, form)
     train(ddp, optimizer, rank, range(5, 8))
-    again, ddp, optimizer, link = start(form)
-    load(folder, ddp, optimizer, link, form)
+    again, ddp, optimizer, handle = start(form)
+    load(folder, ddp, optimizer, handle, form)
     train(ddp, optimizer, rank, range(5, 8))
-    assert torch.equal(weights(model), weights(again)) and link.state_dict()["steps"] == 8
-    # once more, into a link that has taken steps
-    load(folder, ddp, optimizer, link, form)
+    assert torch.equal(weights(model), weights(again)) and handle.state_dict()["steps"] == 8
+    # once more, into a handle that has taken steps
+    load(folder, ddp, optimizer, handle, form)
     train(ddp, optimizer, rank, range(5, 8))
     assert torch.equal(weights(model), weights(again))
 
@@ -82,28 +82,28 @@ def test_a_run_goes_on_with_the_same_bits(tmp_path, form):
     run(2, resumes, str(tmp_path / "run"), form)
 
 
-def residuals(link):
+def residuals(handle):
     return {
         name: value
-        for name, value in link.state_dict()["entries"].items()
+        for name, value in handle.state_dict()["entries"].items()
         if name.endswith(("/u", "/v"))
     }
 
 
 def saves(rank, world, folder, form):
-    model, ddp, optimizer, link = start()
+    model, ddp, optimizer, handle = start()
     train(ddp, optimizer, rank, range(5))
-    save(folder, ddp, optimizer, link, form)
-    return residuals(link)
+    save(folder, ddp, optimizer, handle, form)
+    return residuals(handle)
 
 
 def reshards(rank, world, folder, form):
-    model, ddp, optimizer, link = start()
+    model, ddp, optimizer, handle = start()
     load(folder, ddp, optimizer)
-    thinwire.load_checkpoint(link, folder)
-    found = residuals(link)
+    thinwire.load_checkpoint(handle, folder)
+    found = residuals(handle)
     train(ddp, optimizer, rank, range(5, 8))
-    assert same_everywhere(weights(model)) and link.step_report["step"] == 8
+    assert same_everywhere(weights(model)) and handle.step_report.step == 8
     return found
 
 
@@ -121,8 +121,8 @@ def test_another_number_of_ranks(tmp_path, old, new, form):
 
 
 def loads_plainly(rank, world, folder):
-    model, ddp, optimizer, link = start()
-    dcp.load({"link": link}, checkpoint_id=folder)
+    model, ddp, optimizer, handle = start()
+    dcp.load({"handle": handle}, checkpoint_id=folder)
 
 
 @pytest.mark.parametrize("old,new", [(2, 3), (3, 2)])
@@ -134,28 +134,28 @@ def test_a_plain_load_with_another_number_is_an_error_on_all_ranks(tmp_path, old
 
 
 def saves_the_dictionary(rank, world, folder):
-    """Not the link but its state: DCP keeps one rank's, and nobody can load that by mistake."""
-    model, ddp, optimizer, link = start()
+    """Not the handle but its state: DCP keeps one rank's, and nobody can load that by mistake."""
+    model, ddp, optimizer, handle = start()
     train(ddp, optimizer, rank, range(5))
-    dcp.save({"link": link.state_dict()}, checkpoint_id=folder)
-    model, ddp, optimizer, link = start()
-    state = {"link": link.state_dict()}
+    dcp.save({"handle": handle.state_dict()}, checkpoint_id=folder)
+    model, ddp, optimizer, handle = start()
+    state = {"handle": handle.state_dict()}
     dcp.load(state, checkpoint_id=folder)
-    with pytest.raises(ValueError, match="link itself|this is the state of rank"):
-        link.load_state_dict(state["link"])
+    with pytest.raises(ValueError, match="handle itself|this is the state of rank"):
+        handle.load_state_dict(state["handle"])
     with pytest.raises(ValueError, match="load_checkpoint"):
-        thinwire.load_checkpoint(link, folder)
+        thinwire.load_checkpoint(handle, folder)
 
 
 def test_a_state_that_dcp_has_thinned_out_is_refused_on_all_ranks(tmp_path):
     run(2, saves_the_dictionary, str(tmp_path / "run"))
 
 
-def two_links(rank, world, folder):
-    links = [start()[1:] for _ in range(2)]
-    for number, (ddp, optimizer, link) in enumerate(links):
+def two_handles(rank, world, folder):
+    handles = [start()[1:] for _ in range(2)]
+    for number, (ddp, optimizer, handle) in enumerate(handles):
         train(ddp, optimizer, rank, range(3 + number))
-    dcp.save({"first": links[0][2], "second": links[1][2]}, checkpoint_id=folder)
+    dcp.save({"first": handles[0][2], "second": handles[1][2]}, checkpoint_id=folder)
     fresh = start()[3]
     with pytest.raises(ValueError, match=r"\['first', 'second'\]"):
         thinwire.load_checkpoint(fresh, folder)
@@ -163,22 +163,22 @@ def two_links(rank, world, folder):
     assert fresh.state_dict()["steps"] == 4
 
 
-def test_two_links_in_one_checkpoint(tmp_path):
-    run(2, two_links, str(tmp_path / "run"))
+def test_two_handles_in_one_checkpoint(tmp_path):
+    run(2, two_handles, str(tmp_path / "run"))
 
 
 def asked_early(rank, world, form):
     """get_state_dict() lets a stateless optimizer take a step of zeros: nothing comes of it."""
     results = []
     for asks in (False, True):
-        model, ddp, optimizer, link = start(form)
+        model, ddp, optimizer, handle = start(form)
         for step in range(6):
             if asks and step in (0, 3):
                 optimizer.zero_grad()
                 get_state_dict(ddp, optimizer)
             train(ddp, optimizer, rank, [step], poison={(2, 1)})
         results.append(weights(model))
-        assert link.report()["steps"] == 6
+        assert handle.report().steps == 6
     assert torch.equal(*results)
 
 
@@ -197,15 +197,15 @@ def delayed(rank, world, folder):
             thinwire.attach(model, optimizer, scheme="dgc:density=0.1", delay=2),
         )
 
-    model, optimizer, link = fresh()
+    model, optimizer, handle = fresh()
     train(model, optimizer, rank, range(5))
-    dcp.save({"link": link}, checkpoint_id=folder)
+    dcp.save({"handle": handle}, checkpoint_id=folder)
     train(model, optimizer, rank, range(5, 9))
-    again, optimizer, link = fresh()
-    dcp.load({"link": link}, checkpoint_id=folder)
+    again, optimizer, handle = fresh()
+    dcp.load({"handle": handle}, checkpoint_id=folder)
     train(again, optimizer, rank, range(5, 9))
     assert torch.equal(weights(model), weights(again))
 
 
-def test_a_delayed_link_goes_on_with_the_same_bits(tmp_path):
+def test_a_delayed_handle_goes_on_with_the_same_bits(tmp_path):
     run(2, delayed, str(tmp_path / "run"))

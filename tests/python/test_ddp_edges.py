@@ -1,5 +1,5 @@
-"""test_ddp_edges: where DDP does not hand over, or hands over twice, what a scheme brought back. The law
-is always the same: what the optimizer saw plus what is kept is the sum of all gradients."""
+"""test_ddp_edges: where DDP does not hand over, or hands over twice, what a scheme brought back.
+The law is always the same: what the optimizer saw plus what is kept is the sum of all gradients."""
 
 # SPDX-License-Identifier: Apache-2.0
 import pytest
@@ -44,15 +44,15 @@ def gradients(model):
 
 def attached(form, ddp, model, optimizer, scheme):
     if form == "plain":
-        link = thinwire.State(scheme, model=model, optimizer=optimizer)
-        ddp.register_comm_hook(link, thinwire.hook)
-        return link
+        handle = thinwire.HookState(scheme, model=model, optimizer=optimizer)
+        ddp.register_comm_hook(handle, thinwire.hook)
+        return handle
     return thinwire.attach(ddp, optimizer, scheme=scheme)
 
 
-def conserves(link, model, seen, given, world, where):
+def conserves(handle, model, seen, given, world, where):
     """seen: what the optimizer got, the same on all ranks; given: this rank's gradients."""
-    entries = link.state_dict()["entries"]
+    entries = handle.state_dict()["entries"]
     for name, parameter in model.named_parameters():
         kept = entries.get(name + "/v", torch.zeros(parameter.numel())).clone()
         total = given[name].flatten().clone()
@@ -75,7 +75,7 @@ def alternates(rank, world, form, turns, to_none, options):
             wrap(model, find_unused_parameters=True, **options),
             sgd(model, momentum=0, lr=0.0),
         )
-        link = attached(form, ddp, model, optimizer, scheme)
+        handle = attached(form, ddp, model, optimizer, scheme)
         seen, given = gradients(alone), gradients(alone)
         for step in range(8):
             model.turn = alone.turn = turns[rank][step % len(turns[rank])]
@@ -89,7 +89,7 @@ def alternates(rank, world, form, turns, to_none, options):
                 given[name] += gradient
             optimizer.step()
         conserves(
-            link, model, seen, given, world, f"{scheme} {form} {options} set_to_none={to_none}"
+            handle, model, seen, given, world, f"{scheme} {form} {options} set_to_none={to_none}"
         )
 
 
@@ -116,11 +116,12 @@ def test_nothing_is_lost_with_gradients_of_zeros():
 
 
 def unused_while_accumulating(rank, world):
-    """Two backwards without zero_grad(): the branch that is not used keeps the average of the first."""
+    """Two backwards without zero_grad(): the branch that is not used keeps the average of the
+    first."""
     for scheme in RESIDUAL:
         model, alone = Branches(), Branches()
         ddp, optimizer = wrap(model, find_unused_parameters=True), sgd(model, momentum=0, lr=0.0)
-        link = thinwire.attach(ddp, optimizer, scheme=scheme)
+        handle = thinwire.attach(ddp, optimizer, scheme=scheme)
         seen, given = gradients(alone), gradients(alone)
         for step in range(6):
             optimizer.zero_grad()
@@ -134,7 +135,7 @@ def unused_while_accumulating(rank, world):
             for name, gradient in gradients(model).items():
                 seen[name] += gradient
             optimizer.step()
-        conserves(link, model, seen, given, world, scheme)
+        conserves(handle, model, seen, given, world, scheme)
 
 
 def test_nothing_is_lost_or_doubled_for_an_unused_parameter_in_an_accumulated_gradient():
@@ -142,14 +143,15 @@ def test_nothing_is_lost_or_doubled_for_an_unused_parameter_in_an_accumulated_gr
 
 
 def owed_to_unused(rank, world):
-    """A residual that a switch to `dense` owes to the next gradient waits for one that is delivered."""
+    """A residual that a switch to `dense` owes to the next gradient waits for one that is
+    delivered."""
     model, alone = Branches(), Branches()
     ddp, optimizer = wrap(model, find_unused_parameters=True), sgd(model, momentum=0, lr=0.0)
-    link = thinwire.attach(ddp, optimizer, scheme="topk:density=0.05,values=f32")
+    handle = thinwire.attach(ddp, optimizer, scheme="topk:density=0.05,values=f32")
     seen, given = gradients(alone), gradients(alone)
     for step in range(6):
         if step == 3:  # after a step with the left branch, before one with the right
-            link.set_scheme("dense")
+            handle.set_scheme("dense")
         model.turn = alone.turn = step
         optimizer.zero_grad()
         loss_of(ddp, rank, step).backward()
@@ -159,7 +161,7 @@ def owed_to_unused(rank, world):
             seen[name] += gradient
         for name, gradient in gradients(alone).items():
             given[name] += gradient
-    conserves(link, model, seen, given, world, "dense after topk")
+    conserves(handle, model, seen, given, world, "dense after topk")
 
 
 def test_what_is_owed_waits_for_a_gradient_that_is_used():
@@ -204,7 +206,7 @@ def twice_without_momentum(rank, world):
         model, alone, plain = net(), net(), net()
         ddp, optimizer = wrap(model), sgd(model, momentum=0, lr=0.0)
         plain_ddp, plain_optimizer = wrap(plain), sgd(plain, momentum=0, lr=0.0)
-        link = thinwire.attach(ddp, optimizer, scheme=scheme)
+        handle = thinwire.attach(ddp, optimizer, scheme=scheme)
         seen, given = gradients(alone), gradients(alone)
         for step in range(5):
             accumulate(ddp, optimizer, rank, step, optimizer.zero_grad)
@@ -216,7 +218,7 @@ def twice_without_momentum(rank, world):
                 assert scheme != "dense" or torch.equal(gradient, gradients(plain)[name])
             for name, gradient in gradients(alone).items():
                 given[name] += gradient
-        conserves(link, model, seen, given, world, scheme)
+        conserves(handle, model, seen, given, world, scheme)
 
 
 def test_two_backwards_per_step_without_momentum_are_right():
@@ -233,7 +235,7 @@ def harmless(rank, world):
 
     for views in (False, True):
         for to_none in (True, False):
-            model, ddp, optimizer, link = fresh(gradient_as_bucket_view=views)
+            model, ddp, optimizer, handle = fresh(gradient_as_bucket_view=views)
             for step in range(4):
                 optimizer.zero_grad(set_to_none=to_none)
                 loss_of(ddp, rank, step).backward()
@@ -253,18 +255,18 @@ def harmless(rank, world):
                 with ddp.no_sync():
                     loss_of(ddp, rank, step + 50).backward()
             assert same_everywhere(weights(model))
-    model, ddp, optimizer, link = fresh()
+    model, ddp, optimizer, handle = fresh()
     scaler = torch.amp.GradScaler("cpu", init_scale=2.0**4)
-    link.detach()
+    handle.detach()
     model = net()
     ddp, optimizer = wrap(model), sgd(model)
-    link = thinwire.attach(ddp, optimizer, scheme="dgc:density=0.5", scaler=scaler)
+    handle = thinwire.attach(ddp, optimizer, scheme="dgc:density=0.5", scaler=scaler)
     for step in range(6):
         optimizer.zero_grad()
         scaler.scale(loss_of(ddp, rank, step) * (1e38 if step == 3 else 1)).backward()
         scaler.step(optimizer)
         scaler.update()
-    assert link.report()["skipped"] == 1
+    assert handle.report().skipped == 1
     model = net()  # no optimizer given: the same signal serves
     ddp, optimizer = wrap(model), sgd(model, momentum=0)
     thinwire.attach(ddp, None, scheme="dgc:density=0.5,momentum=0.9")
@@ -282,12 +284,12 @@ def joins(rank, world):
     for scheme in ("dense", "onebit", "dgc:density=0.1,momentum=0"):
         model = Branches()
         ddp, optimizer = wrap(model, find_unused_parameters=True), sgd(model, momentum=0)
-        link = thinwire.attach(ddp, optimizer, scheme=scheme)
+        handle = thinwire.attach(ddp, optimizer, scheme=scheme)
         with Join([ddp]):
             for step in range(4 + 3 * rank):
                 model.turn = step
                 train(ddp, optimizer, rank, [step])
-        assert link.state_dict()["steps"] == 7 and same_everywhere(weights(model)), scheme
+        assert handle.state_dict()["steps"] == 7 and same_everywhere(weights(model)), scheme
 
 
 def test_join_with_unused_parameters():

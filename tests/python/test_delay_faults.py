@@ -1,4 +1,6 @@
-"""test_delay_faults: delayed averaging when steps do not take place, ranks are not there, or settings do not fit together."""
+"""test_delay_faults: delayed averaging when steps do not take place, ranks are not there, or
+settings do not fit together."""
+
 # SPDX-License-Identifier: Apache-2.0
 import os
 import signal
@@ -13,31 +15,43 @@ from workers import Job, loss_of, net, run, same_everywhere, sgd, train, weights
 
 
 def poisoned(rank, world):
-    model, optimizer, link = attached(delay=3, callback=(reports := []).append)
+    model, optimizer, handle = attached(delay=3, callback=(reports := []).append)
     train(model, optimizer, rank, range(10), poison={(4, 1)})
-    assert [report["skipped"] for report in reports] == [step == 4 and rank == 1 for step in range(10)]
-    assert [report["step"] for report in reports] == list(range(1, 11)) and link.report()["skipped"] == rank
-    link.drain()
+    assert [report.skipped for report in reports] == [step == 4 and rank == 1 for step in range(10)]
+    assert [report.step for report in reports] == list(
+        range(1, 11)
+    ) and handle.report().skipped == rank
+    handle.drain()
     assert same_everywhere(weights(model)) and torch.isfinite(weights(model)).all()
 
 
 def scaled(rank, world, given):
     model = net()
     optimizer, scaler = sgd(model), torch.amp.GradScaler("cpu", init_scale=2.0**10)
-    link = thinwire.attach(model, optimizer, scheme="dense", delay=3, scaler=scaler if given else None)
+    handle = thinwire.attach(
+        model, optimizer, scheme="dense", delay=3, scaler=scaler if given else None
+    )
     for step in range(8):
         optimizer.zero_grad()
-        scaler.scale(loss_of(model, rank, step) * (float("inf") if (step, rank) == (4, 1) else 1)).backward()
+        scaler.scale(
+            loss_of(model, rank, step) * (float("inf") if (step, rank) == (4, 1) else 1)
+        ).backward()
         scaler.step(optimizer)
         scaler.update()
     if not given:
-        with pytest.raises(thinwire.Error, match=f"rank {1 - rank} has taken {7 + rank}.*GradScaler"):
-            link.drain()
+        with pytest.raises(
+            thinwire.Error, match=f"rank {1 - rank} has taken {7 + rank}.*GradScaler"
+        ):
+            handle.drain()
         return
-    assert link.report()["steps"] == 8 and link.report()["skipped"] == rank and (scaler.get_scale() < 2**10) == (rank == 1)
-    link.drain()
+    assert (
+        handle.report().steps == 8
+        and handle.report().skipped == rank
+        and (scaler.get_scale() < 2**10) == (rank == 1)
+    )
+    handle.drain()
     assert same_everywhere(weights(model))
-    link.detach()
+    handle.detach()
     assert scaler.step.__func__ is torch.amp.GradScaler.step
 
 
@@ -48,7 +62,7 @@ def test_a_void_step_is_one_workers_own():
 
 
 def dies(rank, world, options, victim):
-    model, optimizer, link = attached(timeout=20, **options)
+    model, optimizer, handle = attached(timeout=20, **options)
     train(model, optimizer, rank, range(6))
     if rank == victim:
         os.kill(os.getpid(), signal.SIGKILL)
@@ -57,14 +71,17 @@ def dies(rank, world, options, victim):
 
 def leaves(rank, world, victim):
     """Nobody waits for a message here, only for the last rank to come."""
-    model, optimizer, link = attached(timeout=2, delay=0)
+    model, optimizer, handle = attached(timeout=2, delay=0)
     train(model, optimizer, rank, range(3))
     if rank == victim:
         os.kill(os.getpid(), signal.SIGKILL)
-    link.drain()
+    handle.drain()
 
 
-@pytest.mark.parametrize("world,options,victim", [(3, {"scheme": "dgc", "delay": 5}, 1), (2, {"delay": 0, "local_steps": 2}, 0), (3, None, 2)])
+@pytest.mark.parametrize(
+    "world,options,victim",
+    [(3, {"scheme": "dgc", "delay": 5}, 1), (2, {"delay": 0, "local_steps": 2}, 0), (3, None, 2)],
+)
 def test_a_killed_rank_is_named(world, options, victim):
     begin = time.monotonic()
     outcomes = Job(world, *((dies, options, victim) if options else (leaves, victim))).outcomes(60)
@@ -73,7 +90,9 @@ def test_a_killed_rank_is_named(world, options, victim):
         if rank != victim:
             assert outcome is not None and not outcome[0], (rank, outcome)
             text = outcome[1].splitlines()[0]
-            assert f"rank {victim} {'(silent)' if options else 'did not come'}" in text, f"rank {rank}: {text}"
+            assert f"rank {victim} {'(silent)' if options else 'did not come'}" in text, (
+                f"rank {rank}: {text}"
+            )
 
 
 def refusals(rank, world):
@@ -101,34 +120,44 @@ def refusals(rank, world):
     refused("optimizer", optimizer=None)
     refused("SGD, Adam or AdamW", "RMSprop", optimizer=torch.optim.RMSprop(model.parameters()))
     refused("amsgrad", optimizer=torch.optim.Adam(model.parameters(), amsgrad=True))
-    refused("2 parameters", model=model[0], optimizer=torch.optim.SGD(torch.nn.Sequential(model[0], model[2]).parameters(), lr=0.1))
+    refused(
+        "a parameter of shape (32, 32) that the model does not have",
+        model=model[0],
+        optimizer=torch.optim.SGD(torch.nn.Sequential(model[0], model[2]).parameters(), lr=0.1),
+    )
     refused("desnity", scheme="dgc", desnity=0.1)
     refused("float64", model=(double := net().double()), optimizer=sgd(double))
     refused("belong to delay=", delay=None, local_steps=5)
     refused("belong to delay=", delay=None, correction="soft")
     adam = torch.optim.Adam(model.parameters())
     refused("second moments", "soft:book=b", optimizer=adam, scheme="dgc")
-    refused("second moments", "dense or bf16", optimizer=adam, scheme="int8", correction="ledger:book=b")
+    refused(
+        "second moments", "dense or bf16", optimizer=adam, scheme="int8", correction="ledger:book=b"
+    )
     ddp = wrap(model)
     refused("process_group=", model=ddp, process_group=mock.sentinel.group)
 
-    link = thinwire.attach(ddp, optimizer, scheme="dgc", delay=5)
-    assert link.scheme == "dgc:momentum=0"
-    refused("link already", model=ddp)
-    with link.anchor():
-        for forbidden in (link.state_dict, link.drain, lambda: train(ddp, optimizer, rank, [0])):
+    handle = thinwire.attach(ddp, optimizer, scheme="dgc", delay=5)
+    assert handle.scheme == "dgc:momentum=0"
+    refused("attached already", model=ddp)
+    with handle.anchor():
+        for forbidden in (
+            handle.state_dict,
+            handle.drain,
+            lambda: train(ddp, optimizer, rank, [0]),
+        ):
             with pytest.raises(thinwire.Error, match="leave `with"):
                 forbidden()
     before = weights(model)
     ddp.require_backward_grad_sync = True
     with pytest.raises(RuntimeError, match="turned it on again"):
         train(ddp, optimizer, rank, [0])
-    assert torch.equal(before, weights(model)) and link.report()["steps"] == 0
+    assert torch.equal(before, weights(model)) and handle.report().steps == 0
     ddp.require_backward_grad_sync = False
     train(ddp, optimizer, rank, range(8))  # one worker meets nobody
-    link.detach()
+    handle.detach()
     with pytest.raises(thinwire.Error, match="detach"):
-        link.state_dict()
+        handle.state_dict()
 
 
 def test_wrong_combinations_are_refused():

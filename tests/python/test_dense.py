@@ -1,4 +1,4 @@
-"""test_dense: as `dense` a link is invisible: the bits of plain DDP."""
+"""test_dense: as `dense` a handle is invisible: the bits of plain DDP."""
 # SPDX-License-Identifier: Apache-2.0
 import pytest
 import torch
@@ -8,23 +8,23 @@ from workers import run, sgd, train, weights, wrap, net
 
 def both(rank, world, ddp_options):
     result = []
-    for linked in (False, True):
+    for attached in (False, True):
         model = net()
         ddp, optimizer = wrap(model, **ddp_options), sgd(model, weight_decay=0.01, nesterov=True)
-        link = thinwire.attach(ddp, optimizer, scheme="dense") if linked else None
+        handle = thinwire.attach(ddp, optimizer, scheme="dense") if attached else None
         train(ddp, optimizer, rank, range(50))
         result.append(weights(model))
-    assert link.report()["steps"] == 50 and link.report()["skipped"] == 0
-    assert len(link.state_dict()["layout"]) > 1
+    assert handle.report().steps == 50 and handle.report().skipped == 0
+    assert len(handle.state_dict()["layout"]) > 1
     return result
 
 
 @pytest.mark.parametrize("world", [2, 3, 4])
 def test_fifty_steps_are_those_of_plain_ddp(world):
-    for plain, linked in run(world, both, {}):
-        assert torch.equal(plain, linked)
+    for plain, attached in run(world, both, {}):
+        assert torch.equal(plain, attached)
 
 
 def test_views_of_buckets_too():
-    for plain, linked in run(2, both, {"gradient_as_bucket_view": True}):
-        assert torch.equal(plain, linked)
+    for plain, attached in run(2, both, {"gradient_as_bucket_view": True}):
+        assert torch.equal(plain, attached)

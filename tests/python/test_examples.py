@@ -1,4 +1,5 @@
 """test_examples: every example, run as its users would."""
+
 # SPDX-License-Identifier: Apache-2.0
 import os
 import pathlib
@@ -14,9 +15,21 @@ TORCHRUN = [sys.executable, "-W", "ignore", "-m", "torch.distributed.run", "--st
 
 
 def output_of(command, **variables):
-    environment = {**os.environ, "OMP_NUM_THREADS": "1", "THINWIRE_LOG": "warning", "PYTHONWARNINGS": "ignore",
-                   "THINWIRE_DIGITS": str(ROOT / "data" / "digits.csv"), **variables}
-    done = subprocess.run([str(word) for word in command], capture_output=True, text=True, env=environment, timeout=240)
+    environment = {
+        **os.environ,
+        "OMP_NUM_THREADS": "1",
+        "THINWIRE_LOG": "warning",
+        "PYTHONWARNINGS": "ignore",
+        "THINWIRE_DIGITS": str(ROOT / "data" / "digits.csv"),
+        **variables,
+    }
+    done = subprocess.run(
+        [str(word) for word in command],
+        capture_output=True,
+        text=True,
+        env=environment,
+        timeout=240,
+    )
     assert done.returncode == 0, f"{command}: {done.stdout}\n{done.stderr}"
     return done.stdout
 
@@ -35,34 +48,98 @@ def test_digits_and_a_restart_with_fewer_workers(tmp_path):
 
 
 def test_delayed(tmp_path):
-    script = [*TORCHRUN, "--nproc-per-node", "2", EXAMPLES / "delayed.py", "--delay", "6", "--local-steps", "2", "--save", tmp_path / "run"]
+    script = [
+        *TORCHRUN,
+        "--nproc-per-node",
+        "2",
+        EXAMPLES / "delayed.py",
+        "--delay",
+        "6",
+        "--local-steps",
+        "2",
+        "--save",
+        tmp_path / "run",
+    ]
     output_of([*script, "--steps", "60"])
     text = output_of([*script, "--steps", "120"])
-    assert "(60 of them before), 2 workers" in text and "delay 6" in text and accuracy_in(text) > 0.8
+    assert (
+        "(60 of them before), 2 workers" in text and "delay 6" in text and accuracy_in(text) > 0.8
+    )
 
 
 def test_language():
-    text = output_of([*TORCHRUN, "--nproc-per-node", "2", EXAMPLES / "language.py", "--density", "0.01", "--steps", "20", "--batch", "4"])
-    first, last = (float(value) for value in re.findall(r"perplexity ([0-9.]+)", text)[:: 4])
+    text = output_of(
+        [
+            *TORCHRUN,
+            "--nproc-per-node",
+            "2",
+            EXAMPLES / "language.py",
+            "--density",
+            "0.01",
+            "--steps",
+            "20",
+            "--batch",
+            "4",
+        ]
+    )
+    first, last = (float(value) for value in re.findall(r"perplexity ([0-9.]+)", text)[::4])
     assert last < first < 120
 
 
 def test_a_scheme_in_one_file(tmp_path):
-    text = output_of([*TORCHRUN, "--nproc-per-node", "2", EXAMPLES / "digits.py", "--load-scheme", EXAMPLES / "cyclic.cc", "--scheme",
-                      "cyclic:stride=2", "--steps", "80"], HOME=str(tmp_path))
-    assert text.startswith("cyclic:stride=2") and "1/2 of the bytes" in text and accuracy_in(text) > 0.8
+    text = output_of(
+        [
+            *TORCHRUN,
+            "--nproc-per-node",
+            "2",
+            EXAMPLES / "digits.py",
+            "--load-scheme",
+            EXAMPLES / "cyclic.cc",
+            "--scheme",
+            "cyclic:stride=2",
+            "--steps",
+            "80",
+        ],
+        HOME=str(tmp_path),
+    )
+    assert (
+        text.startswith("cyclic:stride=2")
+        and "1/2 of the bytes" in text
+        and accuracy_in(text) > 0.8
+    )
 
 
 def test_lightning():
     pytest.importorskip("lightning")
-    text = output_of([sys.executable, "-W", "ignore", EXAMPLES / "lightning_digits.py", "--workers", "2", "--steps", "60"])
+    text = output_of(
+        [
+            sys.executable,
+            "-W",
+            "ignore",
+            EXAMPLES / "lightning_digits.py",
+            "--workers",
+            "2",
+            "--steps",
+            "60",
+        ]
+    )
     assert "60 steps, 2 workers" in text and accuracy_in(text) > 0.6
 
 
 @pytest.mark.parametrize("form", [[], ["--plain"]], ids=["attach", "plain"])
 def test_accelerate(form):
     pytest.importorskip("accelerate")
-    text = output_of([*TORCHRUN, "--nproc-per-node", "2", EXAMPLES / "accelerate_digits.py", "--steps", "70", *form])
+    text = output_of(
+        [
+            *TORCHRUN,
+            "--nproc-per-node",
+            "2",
+            EXAMPLES / "accelerate_digits.py",
+            "--steps",
+            "70",
+            *form,
+        ]
+    )
     assert "70 steps, 2 workers" in text and accuracy_in(text) > 0.7
 
 
@@ -70,5 +147,16 @@ def test_libtorch():
     program = os.environ.get("LIBTORCH_DIGITS", "")
     if not os.path.exists(program):
         pytest.skip("not built")
-    text = output_of([*TORCHRUN, "--no-python", "--nproc-per-node", "2", program, "dgc:density=0.02", ROOT / "data" / "digits.csv", "100"])
+    text = output_of(
+        [
+            *TORCHRUN,
+            "--no-python",
+            "--nproc-per-node",
+            "2",
+            program,
+            "dgc:density=0.02",
+            ROOT / "data" / "digits.csv",
+            "100",
+        ]
+    )
     assert "2 workers" in text and accuracy_in(text) > 0.8

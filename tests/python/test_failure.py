@@ -1,4 +1,6 @@
-"""test_failure: kill -9 of one rank, for every scheme of the registry: the others raise an error that names it, within the time limit."""
+"""test_failure: kill -9 of one rank, for every scheme of the registry: the others raise an error
+that names it, within the time limit."""
+
 # SPDX-License-Identifier: Apache-2.0
 import os
 import signal
@@ -8,7 +10,7 @@ import pytest
 import thinwire
 from workers import Job, net, sgd, train, wrap
 
-SCHEMES = [scheme["name"] for scheme in thinwire.schemes()]
+SCHEMES = [scheme.name for scheme in thinwire.schemes()]
 KILLED_AT, TIMEOUT = 4, 20  # by step 4 DDP's cut is settled, so that buckets leave during backward
 
 
@@ -34,12 +36,20 @@ def check(scheme, outcomes, victim):
             assert outcome is not None and not outcome[0], (scheme, rank, outcome)
             text = outcome[1].splitlines()[0]
             assert f"rank {victim} (silent)" in text, f"{scheme}, rank {rank}: {text}"
-            assert not any(f"rank {other} (silent)" in text for other in range(len(outcomes)) if other != victim), text
+            assert not any(
+                f"rank {other} (silent)" in text
+                for other in range(len(outcomes))
+                if other != victim
+            ), text
 
 
-@pytest.mark.parametrize("world,victim,schemes", [(2, 1, SCHEMES[:9]), (2, 1, SCHEMES[9:]), (4, 2, ["dense", "dgc", "powersgd"])])
+@pytest.mark.parametrize(
+    "world,victim,schemes",
+    [(2, 1, SCHEMES[:9]), (2, 1, SCHEMES[9:]), (4, 2, ["dense", "dgc", "powersgd"])],
+)
 def test_a_killed_rank_is_named(world, victim, schemes):
-    """A killed job serves one scheme only, and survivors mostly wait for the roll call: several at a time."""
+    """A killed job serves one scheme only, and survivors mostly wait for the roll call: several at
+    a time."""
     jobs = {scheme: Job(world, dies, scheme, victim) for scheme in schemes}
     outcomes = {scheme: job.outcomes(120) for scheme, job in jobs.items()}
     for scheme in schemes:

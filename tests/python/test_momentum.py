@@ -67,23 +67,23 @@ FORMS = {
 
 def hands_over(rank, world, form, channels_last):
     wanted, momenta = [], []
-    for linked in (False, True):
+    for attached in (False, True):
         model = conv_net(channels_last)
         ddp, optimizer = wrap(model), sgd(model, **{"lr": 0.05, **FORMS[form]})
         go(ddp, optimizer, rank, range(4))
-        link = thinwire.attach(ddp, optimizer, scheme=EXACT) if linked else None
+        handle = thinwire.attach(ddp, optimizer, scheme=EXACT) if attached else None
         for part, change in enumerate(
             (
                 lambda: None,
-                lambda: link.set_scheme("dense"),
-                lambda: link.set_scheme(EXACT),
-                lambda: link.detach(),
+                lambda: handle.set_scheme("dense"),
+                lambda: handle.set_scheme(EXACT),
+                lambda: handle.detach(),
             )
         ):
-            if linked:
+            if attached:
                 change()
             go(ddp, optimizer, rank, range(4 + 3 * part, 7 + 3 * part))
-            if linked:
+            if attached:
                 close(weights(model), wanted[part], f"part {part}")
             else:
                 wanted.append(weights(model))
@@ -100,15 +100,15 @@ def test_hand_over_is_exact(form, channels_last):
 def saves(rank, world, scheme, form, channels_last, steps):
     model = conv_net(channels_last)
     ddp, optimizer = wrap(model), sgd(model, **{"lr": 0.05, **FORMS[form]})
-    link = thinwire.attach(ddp, optimizer, scheme=scheme)
+    handle = thinwire.attach(ddp, optimizer, scheme=scheme)
     go(ddp, optimizer, rank, range(steps))
-    return model.state_dict(), optimizer.state_dict(), link.state_dict(), weights(model)
+    return model.state_dict(), optimizer.state_dict(), handle.state_dict(), weights(model)
 
 
 ORDERS = {
-    "optimizer_attach_link": "oal",
-    "attach_optimizer_link": "aol",
-    "attach_link_optimizer": "alo",
+    "optimizer_attach_handle": "oal",
+    "attach_optimizer_handle": "aol",
+    "attach_handle_optimizer": "alo",
 }
 
 
@@ -121,9 +121,9 @@ def loads(rank, world, scheme, form, channels_last, order, saved, steps):
         if action == "o":
             optimizer.load_state_dict(optimizer_state)
         elif action == "a":
-            link = thinwire.attach(ddp, optimizer, scheme=scheme)
+            handle = thinwire.attach(ddp, optimizer, scheme=scheme)
         else:
-            link.load_state_dict(shards[rank])
+            handle.load_state_dict(shards[rank])
     go(ddp, optimizer, rank, steps)
     return weights(model)
 
@@ -150,7 +150,7 @@ def resumed(before, after, order, form="nesterov_decay", layouts=(False, False))
     ids=["from_channels_last", "to_channels_last", "both"],
 )
 def test_checkpoints_do_not_depend_on_the_memory_format(layouts):
-    resumed(EXACT, EXACT, "optimizer_attach_link", layouts=layouts)
+    resumed(EXACT, EXACT, "optimizer_attach_handle", layouts=layouts)
 
 
 @pytest.mark.parametrize("order", ORDERS)
@@ -174,7 +174,7 @@ def half_loaded(rank, world):
             go(ddp, optimizer, rank, range(1))
 
 
-def test_an_optimizer_without_its_links_state_is_refused():
+def test_an_optimizer_without_its_handles_state_is_refused():
     run(2, half_loaded)
 
 
@@ -193,13 +193,13 @@ def refusals(rank, world):
         thinwire.attach(hooked, own, scheme="dgc")
     assert all("momentum_buffer" in own.state[parameter] for parameter in hooked.parameters())
     assert own.param_groups[0]["momentum"] == 0.9
-    link = thinwire.attach(ddp, optimizer, scheme="dgc:density=0.1", exchange="split")
+    handle = thinwire.attach(ddp, optimizer, scheme="dgc:density=0.1", exchange="split")
     for wrong in ("dense", "powersgd", "gdc", "topk:density=3"):
-        state = link.state_dict()["entries"]
+        state = handle.state_dict()["entries"]
         with pytest.raises(Exception):
-            link.set_scheme(wrong)
-        assert link.scheme.startswith("dgc") and not optimizer.state[model[0].weight]
-        after = link.state_dict()["entries"]
+            handle.set_scheme(wrong)
+        assert handle.scheme.startswith("dgc") and not optimizer.state[model[0].weight]
+        after = handle.state_dict()["entries"]
         assert all(
             torch.equal(after[name], value)
             for name, value in state.items()
@@ -263,13 +263,13 @@ def in_between(rank, world):
     model = net()
     ddp, optimizer = wrap(model), sgd(model)
     loss_of(ddp, rank, 0).backward()
-    link = thinwire.attach(ddp, optimizer, scheme="dgc:density=0.1")
+    handle = thinwire.attach(ddp, optimizer, scheme="dgc:density=0.1")
     with pytest.raises(RuntimeError, match="before backward"):
         optimizer.step()
     train(ddp, optimizer, rank, range(2))
     optimizer.zero_grad()
     loss_of(ddp, rank, 2).backward()
-    link.set_scheme("dense")
+    handle.set_scheme("dense")
     with pytest.raises(RuntimeError, match="before backward"):
         optimizer.step()
     train(ddp, optimizer, rank, range(2, 4))
@@ -309,32 +309,32 @@ def there_and_back(rank, world):
     """dgc, signum, dgc: the velocity is the same afterwards; and from SGD to signum and back."""
     model = net()
     ddp, optimizer = wrap(model), sgd(model)
-    link = thinwire.attach(ddp, optimizer, scheme="dgc:density=0.01")
+    handle = thinwire.attach(ddp, optimizer, scheme="dgc:density=0.01")
     train(ddp, optimizer, rank, range(4))
     before = {
-        name: value for name, value in link.state_dict()["entries"].items() if name.endswith("/u")
+        name: value for name, value in handle.state_dict()["entries"].items() if name.endswith("/u")
     }
     assert before
-    link.set_scheme("signum")
-    entries = link.state_dict()["entries"]
+    handle.set_scheme("signum")
+    entries = handle.state_dict()["entries"]
     for name, value in before.items():
         torch.testing.assert_close(entries[name[:-1] + "m"], 0.1 * value, rtol=1e-5, atol=1e-8)
-    link.set_scheme("dgc:density=0.01")
-    after = link.state_dict()["entries"]
+    handle.set_scheme("dgc:density=0.01")
+    after = handle.state_dict()["entries"]
     for name, value in before.items():
         torch.testing.assert_close(after[name], value, rtol=1e-5, atol=1e-8)
-    link.set_scheme("dgc:density=0.01,nesterov=on")
+    handle.set_scheme("dgc:density=0.01,nesterov=on")
     for name, value in before.items():
         torch.testing.assert_close(
-            link.state_dict()["entries"][name], 0.9 * value, rtol=1e-5, atol=1e-8
+            handle.state_dict()["entries"][name], 0.9 * value, rtol=1e-5, atol=1e-8
         )
 
     model = net()
     ddp, optimizer = wrap(model), sgd(model)
     train(ddp, optimizer, rank, range(4))
     before = gathered(model, optimizer).clone()
-    link = thinwire.attach(ddp, optimizer, scheme="signum")
-    link.detach()
+    handle = thinwire.attach(ddp, optimizer, scheme="signum")
+    handle.detach()
     torch.testing.assert_close(gathered(model, optimizer), before, rtol=1e-5, atol=1e-7)
 
 
@@ -346,7 +346,7 @@ def scaled(rank, world, fused, scale):
     model = net()
     ddp, optimizer = wrap(model), sgd(model, weight_decay=0.1, fused=fused)
     scaler = torch.amp.GradScaler("cpu", init_scale=scale, growth_interval=3)
-    link = thinwire.attach(ddp, optimizer, scheme=EXACT, scaler=scaler)
+    handle = thinwire.attach(ddp, optimizer, scheme=EXACT, scaler=scaler)
     for step in range(10):
         optimizer.zero_grad()
         scaler.scale(loss_of(ddp, rank, step)).backward()
@@ -354,7 +354,7 @@ def scaled(rank, world, fused, scale):
         scaler.update()
     result = weights(model)
     scaler._scale.mul_(2)  # as update() may just have done
-    link.detach()
+    handle.detach()
     return result, gathered(model, optimizer)
 
 
@@ -378,10 +378,10 @@ def unsent(rank, world):
             optimizer.step()
         return weights(model) - before
 
-    def mean(link, ending):
-        entries = link.state_dict()["entries"]
+    def mean(handle, ending):
+        entries = handle.state_dict()["entries"]
         values = torch.cat(
-            [entries[name + ending] for name, _ in link._model.module.named_parameters()]
+            [entries[name + ending] for name, _ in handle._model.module.named_parameters()]
         )
         dist.all_reduce(values)
         return values / world
@@ -389,20 +389,20 @@ def unsent(rank, world):
     def begun(scheme):
         model = net()
         ddp, optimizer = wrap(model), sgd(model, lr=0.01)
-        link = thinwire.attach(ddp, optimizer, scheme=scheme)
+        handle = thinwire.attach(ddp, optimizer, scheme=scheme)
         train(ddp, optimizer, rank, range(5))
-        return model, ddp, optimizer, link
+        return model, ddp, optimizer, handle
 
     for change in ("dense", "topk:density=0.5,values=f32", None):
-        model, ddp, optimizer, link = begun("dgc:density=0.01,values=f32")
-        wanted = -0.01 * (mean(link, "/v") + mean(link, "/u") * 0.9 / 0.1)
-        link.set_scheme(change) if change else link.detach()
+        model, ddp, optimizer, handle = begun("dgc:density=0.01,values=f32")
+        wanted = -0.01 * (mean(handle, "/v") + mean(handle, "/u") * 0.9 / 0.1)
+        handle.set_scheme(change) if change else handle.detach()
         close(far(ddp, optimizer, model), wanted, f"dgc to {change}", 1e-3)
     for form, tail in (("off", 0.9 / 0.1), ("on", 0.9 * 0.9 / 0.1)):
-        model, ddp, optimizer, link = begun("topk:density=0.01,values=f32")
-        wanted = -0.01 * (mean(link, "/v") / 0.1 + gathered(model, optimizer) * tail)
+        model, ddp, optimizer, handle = begun("topk:density=0.01,values=f32")
+        wanted = -0.01 * (mean(handle, "/v") / 0.1 + gathered(model, optimizer) * tail)
         optimizer.param_groups[0]["nesterov"] = form == "on"
-        link.set_scheme(EXACT)
+        handle.set_scheme(EXACT)
         close(far(ddp, optimizer, model), wanted, f"topk to dgc, nesterov {form}", 1e-3)
 
 
@@ -427,14 +427,14 @@ def odd_strides(rank, world):
             return (x * self.token[0] + self.column) @ self.turned
 
     results = []
-    for linked in (False, True):
+    for attached in (False, True):
         model = Odd()
         ddp, optimizer = wrap(model), sgd(model, weight_decay=0.05, lr=0.01)
         train(ddp, optimizer, rank, range(2))
-        link = thinwire.attach(ddp, optimizer, scheme=EXACT) if linked else None
+        handle = thinwire.attach(ddp, optimizer, scheme=EXACT) if attached else None
         train(ddp, optimizer, rank, range(2, 6))
-        if linked:
-            link.detach()
+        if attached:
+            handle.detach()
         train(ddp, optimizer, rank, range(6, 9))
         results.append(weights(model))
     close(results[1], results[0], "odd strides")
@@ -445,22 +445,22 @@ def test_odd_strides():
 
 
 def plain_hooks(rank, world):
-    """The same for a State, whose momentum goes over before there is a link; without the model's
+    """The same for a State, whose momentum goes over before there is a handle; without the model's
     names it is refused."""
     results = []
-    for linked in (False, True):
+    for attached in (False, True):
         model = net()
         ddp, optimizer = wrap(model), sgd(model, weight_decay=0.01)
         train(ddp, optimizer, rank, range(3))
-        if linked:
+        if attached:
             ddp = wrap(model)
-            state = thinwire.State(EXACT, model=model, optimizer=optimizer)
+            state = thinwire.HookState(EXACT, model=model, optimizer=optimizer)
             state.set_scheme("dense")
             assert "momentum_buffer" in optimizer.state[model[0].weight]
             state.set_scheme(EXACT)
             ddp.register_comm_hook(state, thinwire.hook)
         train(ddp, optimizer, rank, range(3, 6))
-        if linked:
+        if attached:
             state.set_scheme("dense")
         train(ddp, optimizer, rank, range(6, 9))
         results.append(weights(model))
@@ -469,11 +469,11 @@ def plain_hooks(rank, world):
     ddp, optimizer = wrap(model), sgd(model)
     train(ddp, optimizer, rank, range(1))
     with pytest.raises(ValueError, match="model="):
-        thinwire.State("dgc", optimizer=optimizer)
+        thinwire.HookState("dgc", optimizer=optimizer)
     assert "momentum_buffer" in optimizer.state[model[0].weight]
     model = net()
     ddp, optimizer = wrap(model), sgd(model)
-    state = thinwire.State("dgc", optimizer=optimizer)
+    state = thinwire.HookState("dgc", optimizer=optimizer)
     ddp.register_comm_hook(state, thinwire.hook)
     train(ddp, optimizer, rank, range(2))
     with pytest.raises(ValueError, match="model="):
@@ -490,8 +490,8 @@ def loads_alone(rank, world, model_state, optimizer_state, whole):
     model.load_state_dict(model_state)
     ddp, optimizer = wrap(model), sgd(model, lr=0.05)
     optimizer.load_state_dict(optimizer_state)
-    link = thinwire.attach(ddp, optimizer, scheme="dense")
-    link.load_state_dict(whole)
+    handle = thinwire.attach(ddp, optimizer, scheme="dense")
+    handle.load_state_dict(whole)
     shards = whole["shards"]
     for name, parameter in model.named_parameters():
         mean = sum(shard["entries"][name + "/u"] for shard in shards) / len(shards)

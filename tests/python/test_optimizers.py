@@ -1,4 +1,4 @@
-"""test_optimizers: what steps beside a link: several optimizers, wrapped and sharded ones,
+"""test_optimizers: what steps beside a handle: several optimizers, wrapped and sharded ones,
 schedulers of momentum, clipping."""
 
 # SPDX-License-Identifier: Apache-2.0
@@ -45,17 +45,17 @@ def halves(model, **options):
 
 def two(rank, world):
     results = []
-    for linked in (False, True):
+    for attached in (False, True):
         model = net()
         ddp, optimizers = wrap(model), halves(model)
         train(ddp, Both(*optimizers), rank, range(3))
-        if linked:
-            link = thinwire.attach(ddp, list(optimizers), scheme=EXACT, check_every=2)
-            link.schedule({3: "dense", 6: EXACT})
+        if attached:
+            handle = thinwire.attach(ddp, list(optimizers), scheme=EXACT, check_every=2)
+            handle.schedule({3: "dense", 6: EXACT})
         train(ddp, Both(*optimizers), rank, range(3, 12))
-        if linked:
-            assert link.scheme.startswith("dgc")
-            link.detach()
+        if attached:
+            assert handle.scheme.startswith("dgc")
+            handle.detach()
         train(ddp, Both(*optimizers), rank, range(12, 15))
         results.append(weights(model))
     close(results[1], results[0], "two optimizers")
@@ -71,11 +71,11 @@ def void_for_both(rank, world):
         torch.optim.SGD(model[0].parameters(), lr=0.1, weight_decay=0.1),
         torch.optim.Adam([*model[2].parameters(), *model[4].parameters()], lr=0.01),
     )
-    link = thinwire.attach(ddp, list(optimizers), scheme="powersgd")
+    handle = thinwire.attach(ddp, list(optimizers), scheme="powersgd")
     train(ddp, Both(*optimizers), rank, range(3))
     before = weights(model)
     train(ddp, Both(*optimizers), rank, [3], poison={(3, 1)})
-    assert torch.equal(before, weights(model)) and link.report()["skipped"] == 1
+    assert torch.equal(before, weights(model)) and handle.report().skipped == 1
 
 
 def test_a_void_step_is_one_for_all_optimizers():
@@ -86,15 +86,15 @@ def in_turn(rank, world):
     """One of two optimizers at a time, as in a GAN: what comes after a step comes once per step."""
     model = net()
     ddp, optimizers = wrap(model), halves(model)
-    link = thinwire.attach(ddp, optimizers, scheme="dgc:density=0.1", check_every=0)
-    link.schedule({step: {"density": 0.2 + step / 100} for step in range(1, 9)})
+    handle = thinwire.attach(ddp, optimizers, scheme="dgc:density=0.1", check_every=0)
+    handle.schedule({step: {"density": 0.2 + step / 100} for step in range(1, 9)})
     seen = []
     for step in range(8):
         for optimizer in optimizers:
             optimizer.zero_grad()
         loss_of(ddp, rank, step).backward()
         optimizers[step % 2].step()
-        seen.append(link.scheme)
+        seen.append(handle.scheme)
     assert len(set(seen)) == 8 or len(set(seen[1:])) == 7, seen
     assert same_everywhere(weights(model))
 
@@ -120,12 +120,12 @@ def uncovered(rank, world):
     with pytest.raises(ValueError, match="one optimizer"):
         thinwire.attach(ddp, [first, second], scheme="dgc", delay=2)
     with pytest.raises(ValueError, match="'2.weight'.*none"):
-        thinwire.State("dgc", model=model, optimizer=first)
+        thinwire.HookState("dgc", model=model, optimizer=first)
     extra = torch.nn.Parameter(
         torch.ones(3)
     )  # the optimizer's, but not the model's: it keeps its momentum
     own = torch.optim.SGD([*model.parameters(), extra], lr=0.1, momentum=0.9)
-    link = thinwire.attach(ddp, own, scheme="dgc:density=0.1")
+    handle = thinwire.attach(ddp, own, scheme="dgc:density=0.1")
     for step in range(3):
         own.zero_grad()
         loss_of(ddp, rank, step).backward()
@@ -133,9 +133,9 @@ def uncovered(rank, world):
         own.step()
     torch.testing.assert_close(extra.detach(), torch.full((3,), 1 - 0.1 * (1 + 1.9 + 2.71)))
     other = wrap(net())
-    with pytest.raises(RuntimeError, match="another link"):
+    with pytest.raises(RuntimeError, match="another handle"):
         thinwire.attach(wrap(model), own, scheme="dgc")
-    link.detach()
+    handle.detach()
     thinwire.attach(wrap(model), own, scheme="dgc").detach()
     del other
 
@@ -145,9 +145,9 @@ def test_optimizers_cover_what_is_averaged():
 
 
 def one_for_two_models(rank, world):
-    """Two links, one optimizer: each takes over the momentum of its own parameters."""
+    """Two handles, one optimizer: each takes over the momentum of its own parameters."""
     results = []
-    for linked in (False, True):
+    for attached in (False, True):
         models = [net(seed=1), net(seed=2)]
         ddps = [wrap(model) for model in models]
         optimizer = torch.optim.SGD(
@@ -156,14 +156,14 @@ def one_for_two_models(rank, world):
             momentum=0.9,
             weight_decay=0.01,
         )
-        if linked:
-            links = [thinwire.attach(ddp, optimizer, scheme=EXACT) for ddp in ddps]
+        if attached:
+            handles = [thinwire.attach(ddp, optimizer, scheme=EXACT) for ddp in ddps]
         for step in range(8):
             optimizer.zero_grad()
             (loss_of(ddps[0], rank, step) + loss_of(ddps[1], rank, step)).backward()
             optimizer.step()
-            if linked and step == 4:
-                links[0].detach()
+            if attached and step == 4:
+                handles[0].detach()
         results.append(torch.cat([weights(model) for model in models]))
     close(results[1], results[0], "one optimizer for two models")
 
@@ -174,7 +174,7 @@ def test_one_optimizer_for_two_models():
 
 def cycles(rank, world, form):
     results = []
-    for linked in (False, True):
+    for attached in (False, True):
         model = net()
         ddp = wrap(model)
         if form == "groups":
@@ -192,17 +192,17 @@ def cycles(rank, world, form):
             if form != "groups"
             else None
         )
-        if linked:
-            link = thinwire.attach(ddp, optimizer, scheme=EXACT)
+        if attached:
+            handle = thinwire.attach(ddp, optimizer, scheme=EXACT)
         for step in range(2, 14):
             train(ddp, optimizer, rank, [step])
             if scheduler:
                 scheduler.step()
-            if linked and step == 9:
-                link.set_scheme(density=0.999)
-                link.set_scheme(density=1)
-        if linked:
-            link.detach()
+            if attached and step == 9:
+                handle.set_scheme(density=0.999)
+                handle.set_scheme(density=1)
+        if attached:
+            handle.detach()
         train(ddp, optimizer, rank, range(14, 17))
         results.append(weights(model))
     close(results[1], results[0], form)
@@ -238,23 +238,23 @@ def test_momentum_that_cannot_be_followed_is_an_error():
 
 def sharded(rank, world):
     results = []
-    for linked in (False, True):
+    for attached in (False, True):
         model = net()
         ddp = wrap(model)
         optimizer = ZeroRedundancyOptimizer(
             model.parameters(), torch.optim.SGD, lr=0.1, momentum=0.9, weight_decay=0.05
         )
         train(ddp, optimizer, rank, range(3))
-        link = thinwire.attach(ddp, optimizer, scheme=EXACT) if linked else None
+        handle = thinwire.attach(ddp, optimizer, scheme=EXACT) if attached else None
         train(ddp, optimizer, rank, range(3, 7))
-        if linked:
-            link.set_scheme("dense")
+        if attached:
+            handle.set_scheme("dense")
         train(ddp, optimizer, rank, range(7, 10))
-        if linked:
-            link.set_scheme(EXACT)
+        if attached:
+            handle.set_scheme(EXACT)
         train(ddp, optimizer, rank, range(10, 13))
-        if linked:
-            link.detach()
+        if attached:
+            handle.detach()
         train(ddp, optimizer, rank, range(13, 16))
         results.append(weights(model))
         assert same_everywhere(results[-1])
@@ -333,23 +333,23 @@ def shards_resume(rank, world):
     train(ddp, optimizer, rank, range(8))
     wanted = weights(model)
     model, ddp, optimizer = made()
-    link = thinwire.attach(ddp, optimizer, scheme=EXACT)
+    handle = thinwire.attach(ddp, optimizer, scheme=EXACT)
     train(ddp, optimizer, rank, range(4))
     optimizer.consolidate_state_dict(to=0)
     saved = [optimizer.state_dict() if rank == 0 else None]
     torch.distributed.broadcast_object_list(saved)
-    parts = (model.state_dict(), saved[0], link.state_dict())
-    for link_first in (False, True):
+    parts = (model.state_dict(), saved[0], handle.state_dict())
+    for handle_first in (False, True):
         model, ddp, optimizer = made()
         model.load_state_dict(parts[0])
-        link = thinwire.attach(ddp, optimizer, scheme=EXACT)
-        if link_first:
-            link.load_state_dict(parts[2])
+        handle = thinwire.attach(ddp, optimizer, scheme=EXACT)
+        if handle_first:
+            handle.load_state_dict(parts[2])
         optimizer.load_state_dict(copy.deepcopy(parts[1]))
-        if not link_first:
-            link.load_state_dict(parts[2])
+        if not handle_first:
+            handle.load_state_dict(parts[2])
         train(ddp, optimizer, rank, range(4, 8))
-        close(weights(model), wanted, f"link first: {link_first}")
+        close(weights(model), wanted, f"handle first: {handle_first}")
 
 
 def test_zero_redundancy_optimizer_resumes():

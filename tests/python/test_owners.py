@@ -1,6 +1,7 @@
 """test_owners: under exchange="split" owners of stripes keep residuals of averages. A change of
-scheme, of exchange or of the number of workers keeps them: once everything is sent, the weights have
-moved by all gradients."""
+scheme, of exchange or of the number of workers keeps them: once everything is sent, the weights
+have moved by all gradients."""
+
 # SPDX-License-Identifier: Apache-2.0
 import pytest
 import torch
@@ -47,10 +48,10 @@ def trained(rank):
     model = model_of_zeros()
     ddp = wrap(Plain(model), bucket_cap_mb=0.001)
     optimizer = torch.optim.SGD(model.parameters(), lr=1.0)
-    link = thinwire.attach(ddp, optimizer, scheme=SPLIT, exchange="split")
+    handle = thinwire.attach(ddp, optimizer, scheme=SPLIT, exchange="split")
     for step in range(4):
         take_step(ddp, optimizer, gradients(model, rank, step))
-    return model, ddp, optimizer, link
+    return model, ddp, optimizer, handle
 
 
 def lacking(model, world):
@@ -62,9 +63,9 @@ def lacking(model, world):
 
 
 def changes_scheme(rank, world, scheme):
-    model, ddp, optimizer, link = trained(rank)
-    assert any("/owner/v" in name for name in link.state_dict()["entries"])
-    link.set_scheme(scheme)
+    model, ddp, optimizer, handle = trained(rank)
+    assert any("/owner/v" in name for name in handle.state_dict()["entries"])
+    handle.set_scheme(scheme)
     for _ in range(3):
         take_step(ddp, optimizer, [torch.zeros_like(parameter) for parameter in model.parameters()])
     return lacking(model, world)
@@ -76,13 +77,13 @@ def test_a_change_of_scheme_keeps_owners_residuals(scheme):
 
 
 def changes_exchange(rank, world, scheme):
-    old, _, _, link = trained(rank)
-    saved = link.state_dict()
+    old, _, _, handle = trained(rank)
+    saved = handle.state_dict()
     model = model_of_zeros()
     model.load_state_dict(old.state_dict())
     ddp, optimizer = wrap(Plain(model)), torch.optim.SGD(model.parameters(), lr=1.0)
-    link = thinwire.attach(ddp, optimizer, scheme=scheme)
-    link.load_state_dict(saved)
+    handle = thinwire.attach(ddp, optimizer, scheme=scheme)
+    handle.load_state_dict(saved)
     for _ in range(2):
         take_step(ddp, optimizer, [torch.zeros_like(parameter) for parameter in model.parameters()])
     return lacking(model, world)
@@ -101,16 +102,24 @@ def mass(shards, parameter):
             if name == parameter + "/v":
                 total += value
             elif name.startswith(parameter) and name.endswith("/owner/v"):
-                cut = name[len(parameter):-len("/owner/v")]
+                cut = name[len(parameter) : -len("/owner/v")]
                 first = int(cut[1:].split(":")[0]) if cut else 0
-                total[first:first + value.numel()] += len(shards) * value
+                total[first : first + value.numel()] += len(shards) * value
     return total
 
 
 def shard(rank, world, entries):
     shares = {name: 0 if name.endswith("/v") else 2 for name in entries}
-    return {"version": 1, "scheme": SPLIT, "world": world, "rank": rank, "layout": [["w"]],
-            "steps": 4, "entries": entries, "shares": shares}
+    return {
+        "version": 1,
+        "scheme": SPLIT,
+        "world": world,
+        "rank": rank,
+        "layout": [["w"]],
+        "steps": 4,
+        "entries": entries,
+        "shares": shares,
+    }
 
 
 @pytest.mark.parametrize("world", [1, 2, 4, 5])
@@ -119,8 +128,10 @@ def test_another_number_of_workers_keeps_owners_residuals(world, memory):
     generator = torch.Generator().manual_seed(1)
     shards = []
     for rank, (first, last) in enumerate([(0, 32), (32, 64), (64, 90)]):
-        entries = {f"w[{first}:{last}]/owner/v": torch.randn(last - first, generator=generator),
-                   f"bucket0/owner{rank}/threshold0": 0.5}
+        entries = {
+            f"w[{first}:{last}]/owner/v": torch.randn(last - first, generator=generator),
+            f"bucket0/owner{rank}/threshold0": 0.5,
+        }
         if memory:
             entries["w/v"] = torch.randn(90, generator=generator)
         shards.append(shard(rank, 3, entries))

@@ -27,13 +27,15 @@ def ignored(rank, world, form):
     forward, model.forward = model.forward, lambda x: inner(x) + model.own(x[:, :4]).sum() * 1e-3
     ddp, optimizer = wrap(model), sgd(model)
     if form == "attach":
-        link = thinwire.attach(ddp, optimizer, scheme="dgc:density=0.1", check_every=1)
+        handle = thinwire.attach(ddp, optimizer, scheme="dgc:density=0.1", check_every=1)
     else:
-        link = thinwire.State("dgc:density=0.1", model=model, optimizer=optimizer, check_every=1)
-        ddp.register_comm_hook(link, thinwire.hook)
+        handle = thinwire.HookState(
+            "dgc:density=0.1", model=model, optimizer=optimizer, check_every=1
+        )
+        ddp.register_comm_hook(handle, thinwire.hook)
     train(ddp, optimizer, rank, range(3))
-    link.check_replicas()
-    assert not [name for name in link.state_dict()["entries"] if name.startswith("own")]
+    handle.check_replicas()
+    assert not [name for name in handle.state_dict()["entries"] if name.startswith("own")]
     assert same_everywhere(weights(inner)) and not same_everywhere(weights(model.own))
 
 
@@ -43,7 +45,8 @@ def test_parameters_that_ddp_ignores(form):
 
 
 class Odd(torch.nn.Module):
-    """Parameters with dimensions of size 1, whose strides mean nothing and are whatever they are."""
+    """Parameters with dimensions of size 1, whose strides mean nothing and are whatever they
+    are."""
 
     def __init__(self):
         super().__init__()
@@ -75,24 +78,26 @@ def test_strides_of_dimensions_of_size_one():
 def compiled(rank, world):
     model = net()
     ddp, optimizer = wrap(model), sgd(model)
-    link = thinwire.attach(torch.compile(ddp, backend="eager"), optimizer, scheme="dgc:density=0.1")
-    with pytest.raises(RuntimeError, match="link already"):
+    handle = thinwire.attach(
+        torch.compile(ddp, backend="eager"), optimizer, scheme="dgc:density=0.1"
+    )
+    with pytest.raises(RuntimeError, match="attached already"):
         thinwire.attach(ddp, optimizer)
     train(ddp, optimizer, rank, range(2))
-    saved = link.state_dict()
+    saved = handle.state_dict()
     inside = wrap(
         torch.compile(net(), backend="eager"), bucket_cap_mb=25
     )  # a compiled module inside DDP has the same names
     optimizer = sgd(inside)
-    link = thinwire.attach(inside, optimizer, scheme="dgc:density=0.1")
-    link.load_state_dict(saved)
-    assert "0.weight/v" in link.state_dict()["entries"]
+    handle = thinwire.attach(inside, optimizer, scheme="dgc:density=0.1")
+    handle.load_state_dict(saved)
+    assert "0.weight/v" in handle.state_dict()["entries"]
     train(inside, optimizer, rank, range(2))
 
     def names(state):
         return {name for name in state["entries"] if name.endswith("/v")}
 
-    assert names(link.state_dict()) == names(saved)
+    assert names(handle.state_dict()) == names(saved)
 
 
 def test_compiled_models_are_unwrapped():
@@ -137,12 +142,13 @@ def test_models_that_are_refused():
 
 
 def early(rank, world):
-    """A checkpoint before the first step, and between a load and the first step, as by Lightning."""
+    """A checkpoint before the first step, and between a load and the first step, as by
+    Lightning."""
 
     def fresh(**options):
         model = net()
         ddp, optimizer = wrap(model), sgd(model)
-        state = thinwire.State("dgc", density=0.1, model=model, optimizer=optimizer, **options)
+        state = thinwire.HookState("dgc", density=0.1, model=model, optimizer=optimizer, **options)
         ddp.register_comm_hook(state, thinwire.hook)
         return model, ddp, optimizer, state
 
@@ -163,7 +169,7 @@ def early(rank, world):
             for name, value in before["entries"].items()
         )
     train(ddp, optimizer, rank, range(3, 5))
-    assert state.step_report["step"] == 5
+    assert state.step_report.step == 5
     with pytest.raises(ValueError, match="version"):
         fresh()[3].load_state_dict({"version": 99})
     empty = [nothing]
@@ -180,7 +186,7 @@ def test_states_before_the_first_step():
 def copies(rank, world):
     model = net()
     ddp, optimizer = wrap(model), sgd(model)
-    state = thinwire.State("dgc", density=0.1, model=model, optimizer=optimizer)
+    state = thinwire.HookState("dgc", density=0.1, model=model, optimizer=optimizer)
     holder = torch.nn.Module()
     holder.inner, holder.state = model, state
     ddp.register_comm_hook(state, thinwire.hook)
@@ -219,26 +225,26 @@ def leaks(rank, world, form):
         model, heard = net(), []
         ddp, optimizer = wrap(model), sgd(model)
         if form == "plain":
-            link = thinwire.State(
+            handle = thinwire.HookState(
                 "dgc:density=0.1",
                 model=model,
                 optimizer=optimizer,
-                callback=lambda report: heard.append(link),
+                callback=lambda report: heard.append(handle),
             )
-            ddp.register_comm_hook(link, thinwire.hook)
+            ddp.register_comm_hook(handle, thinwire.hook)
         else:
-            link = thinwire.attach(
+            handle = thinwire.attach(
                 ddp,
                 None if form == "without" else optimizer,
                 scheme="topk:density=0.1",
-                callback=lambda report: heard.append(link),
+                callback=lambda report: heard.append(handle),
             )
         train(ddp, optimizer, rank, range(3))
         assert len(heard) == 3
         if form == "detached":
-            link.detach()
+            handle.detach()
             train(ddp, optimizer, rank, range(2))
-            assert len(heard) == 3, "a detached link goes on telling"
+            assert len(heard) == 3, "a detached handle goes on telling"
 
     for _ in range(2):
         once()
@@ -250,5 +256,5 @@ def leaks(rank, world, form):
 
 
 @pytest.mark.parametrize("form", ["detached", "dropped", "without", "plain"])
-def test_a_callback_keeps_no_link_alive(form):
+def test_a_callback_keeps_no_handle_alive(form):
     run(2, leaks, form)

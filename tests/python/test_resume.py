@@ -1,5 +1,5 @@
-"""test_resume: a resumed link goes on counting, follows its schedule where it was, and does not go on
-with ranks that were elsewhere."""
+"""test_resume: a resumed handle goes on counting, follows its schedule where it was, and does not
+go on with ranks that were elsewhere."""
 
 # SPDX-License-Identifier: Apache-2.0
 import pytest
@@ -17,34 +17,35 @@ def start(**options):
 
 
 def scheduled(rank, world, order):
-    """Saved between two changes: the resumed run has the bits of the one that was never interrupted."""
-    model, ddp, optimizer, link = start()
-    link.schedule(PLAN)
+    """Saved between two changes: the resumed run has the bits of the one that was never
+    interrupted."""
+    model, ddp, optimizer, handle = start()
+    handle.schedule(PLAN)
     train(ddp, optimizer, rank, range(6))
     saved = {
         "model": model.state_dict(),
         "optimizer": optimizer.state_dict(),
-        "link": link.state_dict(),
+        "handle": handle.state_dict(),
     }
     saved = {key: torch.load(_file(value), weights_only=True) for key, value in saved.items()}
     schemes = []
-    link.on_step(lambda report: schemes.append((report["step"], link.scheme)))
+    handle.on_step(lambda report: schemes.append((report.step, handle.scheme)))
     train(ddp, optimizer, rank, range(6, 12))
 
     resumed_model, resumed_ddp, resumed_optimizer, resumed = start()
     heard = []
-    resumed.on_step(lambda report: heard.append((report["step"], resumed.scheme)))
+    resumed.on_step(lambda report: heard.append((report.step, resumed.scheme)))
     resumed_model.load_state_dict(saved["model"])
     resumed_optimizer.load_state_dict(saved["optimizer"])
     if order == "schedule first":
         resumed.schedule(PLAN)
-    resumed.load_state_dict(saved["link"])
+    resumed.load_state_dict(saved["handle"])
     if order == "load first":
         resumed.schedule(PLAN)
     train(resumed_ddp, resumed_optimizer, rank, range(6, 12))
     assert heard == schemes and heard[0][0] == 7, (heard, schemes)
     assert torch.equal(weights(model), weights(resumed_model))
-    assert resumed.state_dict()["steps"] == 12 and resumed.step_report["step"] == 12
+    assert resumed.state_dict()["steps"] == 12 and resumed.step_report.step == 12
 
 
 def _file(value):
@@ -70,16 +71,16 @@ def logs_go_on(rank, world):
             self.steps.append(step)
 
     writer = Writer()
-    model, ddp, optimizer, link = start()
+    model, ddp, optimizer, handle = start()
     train(ddp, optimizer, rank, range(5))
-    saved = link.state_dict()
-    model, ddp, optimizer, link = start()
-    link.load_state_dict(saved)
-    link.log_to(writer, every=3)
+    saved = handle.state_dict()
+    model, ddp, optimizer, handle = start()
+    handle.load_state_dict(saved)
+    handle.log_to(writer, every=3)
     train(ddp, optimizer, rank, range(5))
-    link.load_state_dict(saved)  # once more, from later to earlier
+    handle.load_state_dict(saved)  # once more, from later to earlier
     train(ddp, optimizer, rank, range(2))
-    assert sorted(set(writer.steps)) == [6, 9] and link.state_dict()["steps"] == 7
+    assert sorted(set(writer.steps)) == [6, 9] and handle.state_dict()["steps"] == 7
 
 
 def test_logs_go_on_where_they_were():
@@ -89,18 +90,18 @@ def test_logs_go_on_where_they_were():
 def different(rank, world, scheme, everyone):
     model = net()
     ddp, optimizer = wrap(model), sgd(model, momentum=0)
-    link = thinwire.attach(ddp, optimizer, scheme=scheme, timeout=20)
+    handle = thinwire.attach(ddp, optimizer, scheme=scheme, timeout=20)
     states = []
     for step in range(5):
         train(ddp, optimizer, rank, [step])
-        states.append(link.state_dict())
+        states.append(handle.state_dict())
     model = net()
     ddp, optimizer = wrap(model), sgd(model, momentum=0)
-    link = thinwire.attach(ddp, optimizer, scheme=scheme, timeout=20)
+    handle = thinwire.attach(ddp, optimizer, scheme=scheme, timeout=20)
     if everyone:
-        link.load_state_dict(states[3 + rank])
+        handle.load_state_dict(states[3 + rank])
     elif rank == 1:
-        link.load_state_dict(states[3])
+        handle.load_state_dict(states[3])
     train(ddp, optimizer, rank, range(2))
 
 
@@ -127,12 +128,12 @@ def midway(rank, world, scheme):
     """One rank alone goes back to an earlier state."""
     model = net()
     ddp, optimizer = wrap(model), sgd(model, momentum=0)
-    link = thinwire.attach(ddp, optimizer, scheme=scheme, timeout=5)
+    handle = thinwire.attach(ddp, optimizer, scheme=scheme, timeout=5)
     train(ddp, optimizer, rank, range(3))
-    saved = link.state_dict()
+    saved = handle.state_dict()
     train(ddp, optimizer, rank, range(3, 5))
     if rank == 1:
-        link.load_state_dict(saved)
+        handle.load_state_dict(saved)
     train(ddp, optimizer, rank, range(5, 7))
     return same_everywhere(weights(model))
 
@@ -145,16 +146,16 @@ def test_one_rank_that_loads_alone_in_mid_run_is_an_error(scheme):
 
 def mistaken(rank, world):
     """A schedule with a mistake is refused as a whole, and so is a state that does not fit."""
-    model, ddp, optimizer, link = start()
+    model, ddp, optimizer, handle = start()
     with pytest.raises(RuntimeError, match="desnity"):
-        link.schedule({2: "topk", 4: {"desnity": 0.1}})
+        handle.schedule({2: "topk", 4: {"desnity": 0.1}})
     train(ddp, optimizer, rank, range(3))
-    assert link.scheme == "dense"
-    saved = link.state_dict()
+    assert handle.scheme == "dense"
+    saved = handle.state_dict()
     with pytest.raises(ValueError, match="got none"):
-        link.load_state_dict({**saved, "entries": {}})
+        handle.load_state_dict({**saved, "entries": {}})
     train(ddp, optimizer, rank, range(3, 5))
-    assert link.step_report["step"] == 5
+    assert handle.step_report.step == 5
 
 
 def test_mistakes_change_nothing():

@@ -1,5 +1,7 @@
-"""workers: real processes that meet over Gloo and run a function each. They are forked from one server that has torch loaded, so
-that a job costs milliseconds and a killed worker costs nobody else."""
+"""workers: real processes that meet over Gloo and run a function each. They are forked from one
+server that has torch loaded, so that a job costs milliseconds and a killed worker costs nobody
+else."""
+
 # SPDX-License-Identifier: Apache-2.0
 from __future__ import annotations
 
@@ -19,15 +21,19 @@ import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
 context = multiprocessing.get_context("forkserver")
-context.set_forkserver_preload(["torch", "torch.distributed", "torch._dynamo", "thinwire", "pytest", "workers"])
-gc.freeze()  # what the server has loaded is no garbage: a worker that looked for some there would copy all of it
+context.set_forkserver_preload(
+    ["torch", "torch.distributed", "torch._dynamo", "thinwire", "pytest", "workers"]
+)
+# What the server has loaded is no garbage: a worker that looked for some there would copy all of it
+gc.freeze()
 
 
 _ports = iter(random.sample(range(20000, 32000), 12000))
 
 
 def free_port():
-    """None twice, and none that the kernel gives to whoever asks for any: it is some time until rank 0 listens there."""
+    """None twice, and none that the kernel gives to whoever asks for any: it is some time until
+    rank 0 listens there."""
     for port in _ports:
         with contextlib.suppress(OSError), socket.socket() as probe:
             probe.bind(("127.0.0.1", port))
@@ -37,8 +43,13 @@ def free_port():
 def _work(pipe, rank, world, port, function, args):
     torch.set_num_threads(1)
     try:
-        dist.init_process_group("gloo", init_method=f"tcp://127.0.0.1:{port}", rank=rank, world_size=world,
-                                timeout=datetime.timedelta(seconds=60))
+        dist.init_process_group(
+            "gloo",
+            init_method=f"tcp://127.0.0.1:{port}",
+            rank=rank,
+            world_size=world,
+            timeout=datetime.timedelta(seconds=60),
+        )
         result = function(rank, world, *args)
         gc.collect()
         dist.barrier()
@@ -57,7 +68,9 @@ class Job:
         self.pipes, self.processes = [], []
         for rank in range(world):
             mine, theirs = context.Pipe()
-            process = context.Process(target=_work, args=(theirs, rank, world, port, function, args))
+            process = context.Process(
+                target=_work, args=(theirs, rank, world, port, function, args)
+            )
             process.start()
             theirs.close()
             self.pipes.append(mine)
@@ -81,8 +94,11 @@ class Job:
 def run(world, function, *args, seconds=100):
     """The results of all ranks, or an AssertionError with what went wrong where."""
     outcomes = Job(world, function, *args).outcomes(seconds)
-    wrong = [f"rank {rank}: {outcome[1] if outcome else 'died or did not end in time'}"
-             for rank, outcome in enumerate(outcomes) if not outcome or not outcome[0]]
+    wrong = [
+        f"rank {rank}: {outcome[1] if outcome else 'died or did not end in time'}"
+        for rank, outcome in enumerate(outcomes)
+        if not outcome or not outcome[0]
+    ]
     assert not wrong, "\n".join(wrong)
     return [torch.load(io.BytesIO(outcome[1]), weights_only=False) for outcome in outcomes]
 
@@ -92,13 +108,20 @@ def run(world, function, *args, seconds=100):
 
 def net(width=32, seed=0):
     torch.manual_seed(seed)
-    return torch.nn.Sequential(torch.nn.Linear(20, width), torch.nn.ReLU(), torch.nn.Linear(width, width), torch.nn.ReLU(),
-                               torch.nn.Linear(width, 10))
+    return torch.nn.Sequential(
+        torch.nn.Linear(20, width),
+        torch.nn.ReLU(),
+        torch.nn.Linear(width, width),
+        torch.nn.ReLU(),
+        torch.nn.Linear(width, 10),
+    )
 
 
 def wrap(model, **options):
     """Several buckets even for a small model."""
-    return DistributedDataParallel(model, bucket_cap_mb=options.pop("bucket_cap_mb", 0.004), **options)
+    return DistributedDataParallel(
+        model, bucket_cap_mb=options.pop("bucket_cap_mb", 0.004), **options
+    )
 
 
 def sgd(model, **options):
@@ -107,7 +130,9 @@ def sgd(model, **options):
 
 def batch(rank, step, size=8):
     generator = torch.Generator().manual_seed(1000 * rank + step)
-    return torch.randn(size, 20, generator=generator), torch.randint(0, 10, (size,), generator=generator)
+    return torch.randn(size, 20, generator=generator), torch.randint(
+        0, 10, (size,), generator=generator
+    )
 
 
 def loss_of(model, rank, step):

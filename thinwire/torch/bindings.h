@@ -1,4 +1,4 @@
-// bindings.h: what the files of the Python module share: conversions between our values and Python's.
+// bindings.h: conversions between our values and Python's, shared by the files of the module.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -39,7 +39,7 @@ Config config_of(const std::string& scheme);
 std::shared_ptr<Group> group_of(c10::intrusive_ptr<c10d::Backend> backend,
                                 c10::intrusive_ptr<c10d::Store> store, int host, double timeout);
 
-// The class DelayedLink.
+// The class DelayedAttachment.
 void bind_delayed(py::module_& module);
 
 }  // namespace thinwire::ddp

@@ -9,9 +9,9 @@ namespace {
 
 class ExchangeCourier final : public Courier {
  public:
-  ExchangeCourier(const Wires& wires, const std::vector<Bucket>& buckets, const Config& config,
-                  const ExchangeOptions& options)
-      : group_(wires.group), exchange_(*group_, buckets, config, options) {
+  ExchangeCourier(const Connections& connections, const std::vector<Bucket>& buckets,
+                  const Config& config, const ExchangeOptions& options)
+      : group_(connections.group), exchange_(*group_, buckets, config, options) {
     tensors_.resize(buckets.size());
   }
 
@@ -39,11 +39,12 @@ class ExchangeCourier final : public Courier {
 
 }  // namespace
 
-std::unique_ptr<Courier> make_courier(const Wires& wires, const std::vector<Bucket>& buckets,
-                                      const Config& config, const ExchangeOptions& options) {
+std::unique_ptr<Courier> make_courier(const Connections& connections,
+                                      const std::vector<Bucket>& buckets, const Config& config,
+                                      const ExchangeOptions& options) {
   if (config.scheme == "dense" && !options.kind.striped())
-    return make_dense_courier(wires, buckets);
-  return std::make_unique<ExchangeCourier>(wires, buckets, config, options);
+    return make_dense_courier(connections, buckets);
+  return std::make_unique<ExchangeCourier>(connections, buckets, config, options);
 }
 
 }  // namespace thinwire::ddp

@@ -1,8 +1,9 @@
-// dense.cc: DDP's own all-reduce, to the bit: gradients times 1/workers, then the process group's sum.
+// dense.cc: DDP's own all-reduce, bit-identical: gradients times 1/workers, then the process
+// group's sum.
 //
-// Gloo's all-reduce does not say which rank is gone. So whoever sees it fail says so in the store,
-// whoever has waited for a while looks there, and all meet in a barrier of our own group, whose roll
-// call names the rank that is silent.
+// Gloo's all-reduce does not say which rank is gone. So a rank that sees it fail says so in the
+// store, and a rank that has waited for a while looks there. All then enter a barrier of our own
+// group, whose roll call names the silent rank.
 // SPDX-License-Identifier: Apache-2.0
 #include <chrono>
 #include <cmath>
@@ -28,22 +29,22 @@ bool is_finite(const at::Tensor& tensor) {
 
 class DenseCourier final : public Courier {
  public:
-  DenseCourier(Wires wires, const std::vector<Bucket>& buckets)
-      : wires_(std::move(wires)), buckets_(buckets.size()) {
-    check_agreement(*wires_.group, buckets, "dense");
+  DenseCourier(Connections connections, const std::vector<Bucket>& buckets)
+      : connections_(std::move(connections)), buckets_(buckets.size()) {
+    check_agreement(*connections_.group, buckets, "dense");
   }
 
   // As DDP writes it: a product with the rounded reciprocal, not a division.
   void submit(std::size_t, const at::Tensor& gradient) override {
-    gradient.mul_(1.0 / wires_.group->size());
+    gradient.mul_(1.0 / connections_.group->size());
     std::vector<at::Tensor> tensors = {gradient};
-    works_.push_back(wires_.process_group->allreduce(tensors));
+    works_.push_back(connections_.process_group->allreduce(tensors));
     tensors_.push_back(gradient);
   }
 
   bool finish() override {
     if (tensors_.size() != buckets_)
-      fail("rank ", wires_.group->rank(), ": expected ", buckets_, " buckets in a step, got ",
+      fail("rank ", connections_.group->rank(), ": expected ", buckets_, " buckets in a step, got ",
            tensors_.size());
     const auto start = Clock::now();
     bool skipped = false;
@@ -75,7 +76,7 @@ class DenseCourier final : public Courier {
 
   // What Gloo's ring moves.
   void count(std::uint64_t bytes) {
-    const auto ranks = static_cast<std::uint64_t>(wires_.group->size());
+    const auto ranks = static_cast<std::uint64_t>(connections_.group->size());
     report_.payload_bytes += bytes;
     report_.dense_bytes += bytes;
     report_.traffic.sent += 2 * (ranks - 1) * bytes / ranks;
@@ -97,7 +98,7 @@ class DenseCourier final : public Courier {
 
   bool alarmed() const {
     try {
-      return wires_.store && wires_.store->check({alarm});
+      return connections_.store && connections_.store->check({alarm});
     } catch (const std::exception&) {
       return true;  // the store is gone, and with it the rank that held it
     }
@@ -105,15 +106,15 @@ class DenseCourier final : public Courier {
 
   [[noreturn]] void lost(const std::string& text) {
     try {
-      if (wires_.store) wires_.store->set(alarm, std::vector<std::uint8_t>{1});
+      if (connections_.store) connections_.store->set(alarm, std::vector<std::uint8_t>{1});
     } catch (const std::exception&) {  // the roll call will say that the store does not answer
     }
-    wires_.group->barrier().wait();  // throws an Error that names who is silent
-    fail("rank ", wires_.group->rank(),
+    connections_.group->barrier().wait();  // throws an Error that names who is silent
+    fail("rank ", connections_.group->rank(),
          ": all-reduce failed although all ranks are there: ", text.substr(0, text.find('\n')));
   }
 
-  Wires wires_;
+  Connections connections_;
   std::size_t buckets_;
   std::vector<c10::intrusive_ptr<c10d::Work>> works_;
   std::vector<at::Tensor> tensors_;
@@ -123,9 +124,9 @@ class DenseCourier final : public Courier {
 
 }  // namespace
 
-std::unique_ptr<Courier> make_dense_courier(const Wires& wires,
+std::unique_ptr<Courier> make_dense_courier(const Connections& connections,
                                             const std::vector<Bucket>& buckets) {
-  return std::make_unique<DenseCourier>(wires, buckets);
+  return std::make_unique<DenseCourier>(connections, buckets);
 }
 
 }  // namespace thinwire::ddp

@@ -1,8 +1,7 @@
-// flat.h: tensors of a model, its weights or an optimizer's moments, as the flat arrays that a delayed
-// average works on. Copied in and out and not views of one memory: so parameters keep their storage
-// and strides (channels_last), an optimizer may replace its state (load_state_dict does), and nobody
-// who holds a tensor is surprised. The price is two copies: four streams of memory, where the step of
-// SGD with momentum has five.
+// flat.h: a model's weights, or an optimizer's moments, as the flat arrays that a delayed average
+// works on. They are copies, not views: parameters keep their storage and strides (channels_last),
+// and an optimizer may replace its state (load_state_dict does). The price is two copies per step:
+// four streams of memory, where a step of SGD with momentum has five.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 

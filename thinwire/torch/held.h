@@ -1,7 +1,7 @@
-// held.h: does a parameter's .grad still hold the average that the last step has left there? Then the
-// next backward adds to it, and a scheme with momentum would apply that to an average for a second
-// time. Seen in .grad itself, before a backward adds to it: nobody has to tell us of steps, dropped
-// steps or zero_grad().
+// held.h: does a parameter's .grad still hold the average that the last step left there? Then the
+// next backward would add to it, and a scheme with momentum would apply momentum to an average
+// twice. The check looks at .grad itself before a backward adds to it, so it needs no word of
+// steps, dropped steps or zero_grad().
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 

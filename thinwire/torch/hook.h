@@ -1,6 +1,6 @@
-// hook.h: a Link as DDP's communication hook. DDP waits for the hook's futures at the end of backward,
-// bucket by bucket, and then asks for each result; ours are ready at once, and the first result asked
-// for waits for the whole step. So no thread stands between the exchange and the one that runs backward.
+// hook.h: an Attachment as DDP's communication hook. At the end of backward DDP waits for the
+// hook's futures, bucket by bucket, and then asks for each result. Our futures are ready at once,
+// and the first result asked for waits for the whole step, so no extra thread is needed.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -9,30 +9,30 @@
 #include <torch/csrc/distributed/c10d/comm.hpp>
 #include <torch/csrc/distributed/c10d/reducer.hpp>
 
-#include "thinwire/torch/link.h"
+#include "thinwire/torch/attachment.h"
 
 namespace thinwire::ddp {
 
 class DdpHook final : public c10d::CommHookInterface {
  public:
   // The reducer owns the hook.
-  DdpHook(const c10d::Reducer& reducer, std::shared_ptr<Link> link)
-      : reducer_(reducer), link_(std::move(link)) {}
+  DdpHook(const c10d::Reducer& reducer, std::shared_ptr<Attachment> attachment)
+      : reducer_(reducer), attachment_(std::move(attachment)) {}
 
   c10::intrusive_ptr<c10::ivalue::Future> runHook(c10d::GradBucket& bucket) override;
   at::Tensor parseHookResult(const c10::IValue& result) override;
 
  private:
   const c10d::Reducer& reducer_;
-  std::shared_ptr<Link> link_;
+  std::shared_ptr<Attachment> attachment_;
 };
 
 // Once per reducer: DDP refuses a second hook.
-void register_hook(c10d::Reducer& reducer, std::shared_ptr<Link> link);
+void register_hook(c10d::Reducer& reducer, std::shared_ptr<Attachment> attachment);
 
 // The plain form, for frameworks that take a function of their own: waits inside the last bucket's
 // call, by which time backward has nothing more to compute for this model. DDP looks at the results
 // of all buckets after that call only. `reducer`: whose bucket it is, where that is known.
-void run_plain(Link& link, c10d::GradBucket& bucket, const c10d::Reducer* reducer);
+void run_plain(Attachment& attachment, c10d::GradBucket& bucket, const c10d::Reducer* reducer);
 
 }  // namespace thinwire::ddp

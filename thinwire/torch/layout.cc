@@ -9,6 +9,20 @@
 
 namespace thinwire::ddp {
 
+std::vector<Bucket> buckets_of(const Cut& cut) {
+  std::vector<Bucket> buckets;
+  for (const auto& parameters : cut) {
+    Bucket bucket{static_cast<std::uint16_t>(buckets.size()), {}};
+    for (const auto& [name, tensor] : parameters) {
+      const auto count = static_cast<std::size_t>(tensor.numel());
+      const auto sizes = tensor.sizes();
+      bucket.parameters.push_back({name, bucket.elements(), count, {sizes.begin(), sizes.end()}});
+    }
+    buckets.push_back(std::move(bucket));
+  }
+  return buckets;
+}
+
 Names names_of(const std::vector<Bucket>& buckets) {
   Names names;
   for (const Bucket& bucket : buckets) {

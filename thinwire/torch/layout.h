@@ -1,13 +1,13 @@
-// layout.h: which parameters lie in which bucket. DDP cuts its buckets anew after the first step, and a
-// restarted run begins with the first cut again, while memory of a scheme belongs to the cut it was
-// made in. So the cut that is exchanged is a value of its own, and where DDP's differs gradients are
-// moved between the two.
+// layout.h: which parameters lie in which bucket. DDP cuts its buckets anew after the first step,
+// and a restarted run begins with the first cut again, while a scheme's memory belongs to the cut
+// it was made in. So we keep our own cut, and copy gradients between the two where DDP's differs.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
 #include <cstddef>
 #include <map>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include <ATen/core/Tensor.h>
@@ -17,7 +17,10 @@
 namespace thinwire::ddp {
 
 using Names = std::vector<std::vector<std::string>>;  // of the parameters, bucket by bucket
+// The parameters themselves, bucket by bucket.
+using Cut = std::vector<std::vector<std::pair<std::string, at::Tensor>>>;
 
+std::vector<Bucket> buckets_of(const Cut& cut);
 Names names_of(const std::vector<Bucket>& buckets);
 
 // The same parameters in the cut that `names` says. Empty when these are not the same parameters.

@@ -1,14 +1,16 @@
-// module.cc: thinwire._native, what Python sees of all this. The package python/thinwire makes it
-// pleasant; nothing here is called in a training step except by choice.
+// module.cc: thinwire._native, the C++ side of the package python/thinwire. A training step calls
+// nothing here except by choice.
 // SPDX-License-Identifier: Apache-2.0
 #include <torch/csrc/utils/pybind.h>
 #include <torch/csrc/distributed/c10d/reducer.hpp>
 
+#include "thinwire/comm/link.h"
 #include "thinwire/compress/registry.h"
 #include "thinwire/core/error.h"
 #include "thinwire/torch/bindings.h"
 #include "thinwire/torch/decay.h"
 #include "thinwire/torch/hook.h"
+#include "thinwire/torch/measure.h"
 
 namespace thinwire::ddp {
 namespace {
@@ -23,24 +25,26 @@ ExchangeOptions exchange_of(const std::string& kind, std::size_t fuse_bytes) {
   return options;
 }
 
-LinkOptions options_of(const std::string& scheme, const std::string& exchange,
-                       std::size_t fuse_bytes) {
-  LinkOptions options{config_of(scheme), exchange_of(exchange, fuse_bytes), false};
+AttachmentOptions options_of(const std::string& scheme, const std::string& exchange,
+                             std::size_t fuse_bytes) {
+  AttachmentOptions options{config_of(scheme), exchange_of(exchange, fuse_bytes), false};
   check_fit(options.exchange.kind, options.config);
   return options;
 }
 
-std::shared_ptr<Link> make_link(c10::intrusive_ptr<c10d::ProcessGroup> process_group,
-                                c10::intrusive_ptr<c10d::Backend> backend,
-                                c10::intrusive_ptr<c10d::Store> store, int host, double timeout,
-                                std::vector<std::pair<std::string, at::Tensor>> names,
-                                const std::string& scheme, const std::string& exchange,
-                                std::size_t fuse_bytes, bool void_as_nan) {
-  LinkOptions link = options_of(scheme, exchange, fuse_bytes);
-  link.void_as_nan = void_as_nan;
-  Wires wires{std::move(process_group), store, nullptr};
-  wires.group = group_of(std::move(backend), std::move(store), host, timeout);
-  return std::make_shared<Link>(std::move(wires), std::move(names), std::move(link));
+std::shared_ptr<Attachment> make_attachment(c10::intrusive_ptr<c10d::ProcessGroup> process_group,
+                                            c10::intrusive_ptr<c10d::Backend> backend,
+                                            c10::intrusive_ptr<c10d::Store> store, int host,
+                                            double timeout,
+                                            std::vector<std::pair<std::string, at::Tensor>> names,
+                                            const std::string& scheme, const std::string& exchange,
+                                            std::size_t fuse_bytes, bool void_as_nan) {
+  AttachmentOptions attachment = options_of(scheme, exchange, fuse_bytes);
+  attachment.void_as_nan = void_as_nan;
+  Connections connections{std::move(process_group), store, nullptr};
+  connections.group = group_of(std::move(backend), std::move(store), host, timeout);
+  return std::make_shared<Attachment>(std::move(connections), std::move(names),
+                                      std::move(attachment));
 }
 
 // May be let go by any thread.
@@ -60,7 +64,7 @@ std::function<void(const Step&)> callback_of(const py::object& function) {
   };
 }
 
-// A Python function that is asked for factors of momentum; see Link::on_begin().
+// A Python function that is asked for factors of momentum; see Attachment::on_begin().
 std::function<Factors()> factors_of(const py::object& function) {
   const std::shared_ptr<py::object> held = held_object(function);
   return [held] {
@@ -87,77 +91,106 @@ py::dict description_of(const Scheme& scheme) {
   return dict;
 }
 
+py::dict measured(const std::string& scheme, const Cut& cut,
+                  const std::vector<std::vector<at::Tensor>>& gradients) {
+  const Config config = config_of(scheme);
+  Measured found;
+  {
+    const py::gil_scoped_release no_gil;
+    found = measure(config, cut, gradients);
+  }
+  py::dict dict;
+  dict["payload_bytes"] = found.payload_bytes;
+  dict["kept"] = found.kept;
+  dict["collectives"] = found.collectives;
+  dict["encode_seconds"] = found.encode_seconds;
+  dict["decode_seconds"] = found.decode_seconds;
+  dict["reducible"] = found.reducible;
+  dict["loses"] = found.loses;
+  return dict;
+}
+
 py::list list_of_schemes() {
   py::list list;
   for (const Scheme* scheme : schemes()) list.append(description_of(*scheme));
   return list;
 }
 
-void bind_link(py::module_& module) {
-  py::class_<Link, std::shared_ptr<Link>>(module, "Link")
-      .def(py::init(&make_link), py::kw_only(), py::arg("process_group"),
+void bind_attachment(py::module_& module) {
+  py::class_<Attachment, std::shared_ptr<Attachment>>(module, "Attachment")
+      .def(py::init(&make_attachment), py::kw_only(), py::arg("process_group"),
            py::arg("backend").none(true), py::arg("store").none(true), py::arg("host"),
            py::arg("timeout"), py::arg("names"), py::arg("scheme"), py::arg("exchange"),
            py::arg("fuse_bytes"), py::arg("void_as_nan"))
-      .def("finish", &Link::finish, NoGil())
+      .def("finish", &Attachment::finish, NoGil())
       .def(
           "set_scheme",
-          [](Link& link, const std::string& scheme, const std::string& exchange,
+          [](Attachment& attachment, const std::string& scheme, const std::string& exchange,
              std::size_t fuse_bytes) {
-            const LinkOptions options = options_of(scheme, exchange, fuse_bytes);
-            link.set_scheme(options.config, options.exchange);
+            const AttachmentOptions options = options_of(scheme, exchange, fuse_bytes);
+            attachment.set_scheme(options.config, options.exchange);
           },
           py::arg("scheme"), py::arg("exchange"), py::arg("fuse_bytes"), NoGil())
       .def(
           "check_scheme",
-          [](const Link& link, const std::string& scheme, const std::string& exchange,
+          [](const Attachment& attachment, const std::string& scheme, const std::string& exchange,
              std::size_t fuse_bytes) {
-            const LinkOptions options = options_of(scheme, exchange, fuse_bytes);
-            link.check_scheme(options.config, options.exchange);
+            const AttachmentOptions options = options_of(scheme, exchange, fuse_bytes);
+            attachment.check_scheme(options.config, options.exchange);
           },
           py::arg("scheme"), py::arg("exchange"), py::arg("fuse_bytes"), NoGil())
       .def(
-          "scheme", [](const Link& link) { return link.scheme().str(); }, NoGil())
-      .def("on_begin", [](Link& link, const py::object& f) { link.on_begin(factors_of(f)); })
-      .def("share_kept", &Link::share_kept, NoGil())
-      .def("set_void_as_nan", &Link::set_void_as_nan, py::arg("on"), NoGil())
-      .def("set_scale", &Link::set_scale, py::arg("scale"), NoGil())
+          "scheme", [](const Attachment& attachment) { return attachment.scheme().str(); }, NoGil())
+      .def("on_begin",
+           [](Attachment& attachment, const py::object& f) { attachment.on_begin(factors_of(f)); })
+      .def("share_kept", &Attachment::share_kept, NoGil())
+      .def("set_void_as_nan", &Attachment::set_void_as_nan, py::arg("on"), NoGil())
+      .def("set_scale", &Attachment::set_scale, py::arg("scale"), NoGil())
       .def(
-          "state", [](Link& link) { return entries_of(link.state()); }, NoGil())
-      .def("layout", &Link::layout, NoGil())
+          "state", [](Attachment& attachment) { return entries_of(attachment.state()); }, NoGil())
+      .def("layout", &Attachment::layout, NoGil())
       .def(
           "load",
-          [](Link& link, const Entries& entries, Names layout, std::optional<std::uint64_t> steps) {
-            link.load(state_of(entries), std::move(layout), steps);
+          [](Attachment& attachment, const Entries& entries, Names layout,
+             std::optional<std::uint64_t> steps) {
+            attachment.load(state_of(entries), std::move(layout), steps);
           },
           py::arg("entries"), py::arg("layout"), py::arg("steps") = py::none(), NoGil())
-      .def("report", [](const Link& link) { return dict_of(link.report()); })
-      .def("step_report", [](const Link& link) { return dict_of(link.last_step()); })
+      .def("report", [](const Attachment& attachment) { return dict_of(attachment.report()); })
+      .def("step_report",
+           [](const Attachment& attachment) { return dict_of(attachment.last_step()); })
       .def(
-          "skipped", [](const Link& link) { return link.last_step().skipped; }, NoGil())
+          "skipped", [](const Attachment& attachment) { return attachment.last_step().skipped; },
+          NoGil())
       .def(
-          "steps", [](const Link& link) { return link.last_step().number; }, NoGil())
-      .def("on_step", [](Link& link, const py::object& f) { link.on_step(callback_of(f)); })
-      .def("check_replicas", &Link::check_replicas, NoGil());
+          "steps", [](const Attachment& attachment) { return attachment.last_step().number; },
+          NoGil())
+      .def("on_step",
+           [](Attachment& attachment, const py::object& f) { attachment.on_step(callback_of(f)); })
+      .def("check_replicas", &Attachment::check_replicas, NoGil());
 }
 
 PYBIND11_MODULE(_native, module) {
   module.doc() = "thinwire's C++ side; use the package thinwire";
-  py::register_exception<Error>(module, "Error", PyExc_RuntimeError);
-  bind_link(module);
+  module.attr("__version__") = THINWIRE_VERSION;
+  py::register_exception<Error>(module, "Error", PyExc_RuntimeError).attr("__doc__") =
+      "What goes wrong between ranks. The text names the rank, what was expected, what came, and "
+      "what to do.";
+  bind_attachment(module);
   bind_delayed(module);
   module.def(
       "register_hook",
-      [](const std::shared_ptr<c10d::Reducer>& reducer, std::shared_ptr<Link> link) {
-        register_hook(*reducer, std::move(link));
+      [](const std::shared_ptr<c10d::Reducer>& reducer, std::shared_ptr<Attachment> attachment) {
+        register_hook(*reducer, std::move(attachment));
       },
-      py::arg("reducer"), py::arg("link"), NoGil());
+      py::arg("reducer"), py::arg("attachment"), NoGil());
   module.def(
       "run_plain",
-      [](Link& link, c10d::GradBucket& bucket, const std::shared_ptr<c10d::Reducer>& reducer) {
-        run_plain(link, bucket, reducer.get());
+      [](Attachment& attachment, c10d::GradBucket& bucket,
+         const std::shared_ptr<c10d::Reducer>& reducer) {
+        run_plain(attachment, bucket, reducer.get());
       },
-      py::arg("link"), py::arg("bucket"), py::arg("reducer").none(true), NoGil());
+      py::arg("attachment"), py::arg("bucket"), py::arg("reducer").none(true), NoGil());
   module.def(
       "averaged_parameters",
       [](const std::shared_ptr<c10d::Reducer>& reducer) { return averaged_parameters(*reducer); },
@@ -174,6 +207,11 @@ PYBIND11_MODULE(_native, module) {
   });
   module.def("keeps_momentum",
              [](const std::string& text) { return keeps_momentum(Config::parse(text)); });
+  module.def("parse_link", [](const std::string& text) {
+    const Link link = Link::parse(text);
+    return std::pair(link.bytes_per_second, link.latency_seconds);
+  });
+  module.def("measure", &measured, py::arg("scheme"), py::arg("cut"), py::arg("gradients"));
   module.def("load_file", [](const std::string& path) { return entries_of(load_file(path)); });
   module.def(
       "add_decay",

@@ -1,12 +1,12 @@
-// module_delayed.cc: what Python sees of delayed averaging. The optimizer's hook calls finish_step()
-// in every step; all work in it, and all waiting, is without the GIL.
+// module_delayed.cc: delayed averaging for Python. The optimizer's hook calls finish_step() in
+// every step; all work and all waiting in it is without the GIL.
 // SPDX-License-Identifier: Apache-2.0
 #include "thinwire/torch/bindings.h"
 
 #include <optional>
 
 #include "thinwire/delay/fit.h"
-#include "thinwire/torch/delayed_link.h"
+#include "thinwire/torch/delayed_attachment.h"
 
 namespace thinwire::ddp {
 namespace {
@@ -32,32 +32,33 @@ DelayOptions options_of(const std::string& delay, std::uint64_t local_steps,
   return options;
 }
 
-std::shared_ptr<DelayedLink> make_delayed(c10::intrusive_ptr<c10d::Backend> backend,
-                                          c10::intrusive_ptr<c10d::Store> store, int host,
-                                          double timeout, const Cut& cut, const Given& moments,
-                                          const std::string& scheme, const std::string& delay,
-                                          std::uint64_t local_steps, const std::string& correction,
-                                          double momentum, std::uint64_t check_every) {
+std::shared_ptr<DelayedAttachment> make_delayed(c10::intrusive_ptr<c10d::Backend> backend,
+                                                c10::intrusive_ptr<c10d::Store> store, int host,
+                                                double timeout, const Cut& cut,
+                                                const Given& moments, const std::string& scheme,
+                                                const std::string& delay, std::uint64_t local_steps,
+                                                const std::string& correction, double momentum,
+                                                std::uint64_t check_every) {
   const py::gil_scoped_release no_gil;
   const DelayOptions options = options_of(delay, local_steps, correction, momentum, check_every);
   auto group = group_of(std::move(backend), std::move(store), host, timeout);
-  return std::make_shared<DelayedLink>(std::move(group), cut, moments_of(moments),
-                                       config_of(scheme), options);
+  return std::make_shared<DelayedAttachment>(std::move(group), cut, moments_of(moments),
+                                             config_of(scheme), options);
 }
 
-py::dict report_of(const DelayedLink& link) {
-  py::dict dict = dict_of(link.report());
-  dict["messages"] = link.messages();
-  dict["in_flight"] = link.in_flight();
-  dict["delay"] = link.delay();
+py::dict report_of(const DelayedAttachment& attachment) {
+  py::dict dict = dict_of(attachment.report());
+  dict["messages"] = attachment.messages();
+  dict["in_flight"] = attachment.in_flight();
+  dict["delay"] = attachment.delay();
   return dict;
 }
 
 }  // namespace
 
 void bind_delayed(py::module_& module) {
-  // Refuses settings that clash, before there is a link. What depends on the model's shapes is
-  // found when the link is made.
+  // Refuses settings that clash, before anything is attached. Problems that depend on the model's
+  // shapes are found later.
   module.def(
       "check_late",
       [](const std::string& scheme, const std::string& delay, std::uint64_t local_steps,
@@ -66,47 +67,54 @@ void bind_delayed(py::module_& module) {
       },
       py::arg("scheme"), py::arg("delay"), py::arg("local_steps"), py::arg("correction"),
       py::arg("moments"));
-  py::class_<DelayedLink, std::shared_ptr<DelayedLink>>(module, "DelayedLink")
+  py::class_<DelayedAttachment, std::shared_ptr<DelayedAttachment>>(module, "DelayedAttachment")
       .def(py::init(&make_delayed), py::kw_only(), py::arg("backend").none(true),
            py::arg("store").none(true), py::arg("host"), py::arg("timeout"), py::arg("cut"),
            py::arg("moments"), py::arg("scheme"), py::arg("delay"), py::arg("local_steps"),
            py::arg("correction"), py::arg("momentum"), py::arg("check_every"))
-      .def("finite", &DelayedLink::finite, NoGil())
+      .def("finite", &DelayedAttachment::finite, NoGil())
       .def(
-          "fill", [](DelayedLink& link, const Given& moments) { link.fill(moments_of(moments)); },
+          "fill",
+          [](DelayedAttachment& attachment, const Given& moments) {
+            attachment.fill(moments_of(moments));
+          },
           py::arg("moments"), NoGil())
       .def(
           "finish_step",
-          [](DelayedLink& link, const Given& moments, bool skipped) {
-            link.finish_step(moments_of(moments), skipped);
+          [](DelayedAttachment& attachment, const Given& moments, bool skipped) {
+            attachment.finish_step(moments_of(moments), skipped);
           },
           py::arg("moments"), py::arg("skipped"), NoGil())
       .def(
-          "drain", [](DelayedLink& link, const Given& moments) { link.drain(moments_of(moments)); },
+          "drain",
+          [](DelayedAttachment& attachment, const Given& moments) {
+            attachment.drain(moments_of(moments));
+          },
           py::arg("moments"), NoGil())
-      .def("leave_anchor", &DelayedLink::leave_anchor, py::arg("what"), NoGil())
-      .def("show_anchor", &DelayedLink::show_anchor, NoGil())
-      .def("hide_anchor", &DelayedLink::hide_anchor, NoGil())
+      .def("leave_anchor", &DelayedAttachment::leave_anchor, py::arg("what"), NoGil())
+      .def("show_anchor", &DelayedAttachment::show_anchor, NoGil())
+      .def("hide_anchor", &DelayedAttachment::hide_anchor, NoGil())
       .def(
           "state",
-          [](DelayedLink& link, const Given& moments) {
-            return entries_of(link.state(moments_of(moments)));
+          [](DelayedAttachment& attachment, const Given& moments) {
+            return entries_of(attachment.state(moments_of(moments)));
           },
           py::arg("moments"), NoGil())
       .def(
           "load",
-          [](DelayedLink& link, const Entries& entries, const Given& moments) {
-            link.load(state_of(entries), moments_of(moments));
+          [](DelayedAttachment& attachment, const Entries& entries, const Given& moments) {
+            attachment.load(state_of(entries), moments_of(moments));
           },
           py::arg("entries"), py::arg("moments"), NoGil())
-      .def("average", &DelayedLink::average, py::arg("values"), NoGil())
-      .def("check_replicas", &DelayedLink::check_replicas, py::arg("others"), NoGil())
-      .def("check_messages", &DelayedLink::check_messages, NoGil())
-      .def("steps", &DelayedLink::steps, NoGil())
-      .def("delay", &DelayedLink::delay, NoGil())
-      .def("in_flight", &DelayedLink::in_flight, NoGil())
+      .def("average", &DelayedAttachment::average, py::arg("values"), NoGil())
+      .def("check_replicas", &DelayedAttachment::check_replicas, py::arg("others"), NoGil())
+      .def("check_messages", &DelayedAttachment::check_messages, NoGil())
+      .def("steps", &DelayedAttachment::steps, NoGil())
+      .def("delay", &DelayedAttachment::delay, NoGil())
+      .def("in_flight", &DelayedAttachment::in_flight, NoGil())
       .def("report", &report_of)
-      .def("step_report", [](const DelayedLink& link) { return dict_of(link.last_step()); });
+      .def("step_report",
+           [](const DelayedAttachment& attachment) { return dict_of(attachment.last_step()); });
 }
 
 }  // namespace thinwire::ddp

@@ -1,4 +1,4 @@
-// report.h: reports of links: what the last step added to the sums.
+// report.h: reports of single steps, as differences of sums.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 

@@ -1,5 +1,5 @@
-// state.h: what becomes of a scheme's memory when its buckets or the scheme itself change: visitors over
-// the state that visit_state() describes by parameter name.
+// state.h: moves a scheme's memory when the buckets or the scheme change. Each class visits the
+// state that visit_state() describes by parameter name.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -15,8 +15,8 @@ namespace thinwire::ddp {
 // What is owed to the training, by parameter.
 using Owed = std::map<std::string, std::vector<float>>;
 
-// Loads what `state` has for the entries visited, and leaves alone what it has not: another scheme or
-// cut has other entries, and the residual among the rest is not lost but owed().
+// Loads what `state` has for the entries visited, and leaves the others alone. Another scheme or
+// cut has other entries; residuals that found no place are not lost but owed().
 class Transfer final : public StateVisitor {
  public:
   explicit Transfer(const State& state) : state_(state) {}
@@ -32,8 +32,8 @@ class Transfer final : public StateVisitor {
   std::set<std::string> taken_;
 };
 
-// Puts what is owed into the residuals visited, and takes it out of `owed`: what remains has no place
-// in the scheme, and is to be added to the next gradient.
+// Adds what is owed to the residuals visited, and takes it out of `owed`. What remains has no place
+// in the scheme and must be added to the next gradient.
 class Deposit final : public StateVisitor {
  public:
   explicit Deposit(Owed& owed) : owed_(owed) {}

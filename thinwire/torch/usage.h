@@ -1,6 +1,6 @@
-// usage.h: which parameters a backward has reached, as DDP itself counts them with
-// find_unused_parameters or a static graph. DDP leaves the gradient of a parameter alone that no rank
-// has used, so what a scheme brought back for it reaches nobody and belongs back into memory.
+// usage.h: which parameters a backward has reached, as DDP counts them with find_unused_parameters
+// or a static graph. DDP leaves a gradient alone when no rank has used its parameter, so whatever a
+// scheme returned for it reaches nobody and must go back into memory.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -19,8 +19,8 @@
 
 namespace thinwire::ddp {
 
-// DDP's own counts: one int32 per parameter of the reducer, in its order; above 0: used. Complete for
-// the parameters of a bucket when that bucket is handed over.
+// DDP's own counts: one int32 per parameter of the reducer, in its order; above 0: used. The counts
+// of a bucket's parameters are complete when that bucket is submitted.
 struct Usage {
   const std::vector<at::Tensor>& parameters;
   const at::Tensor& counts;
@@ -40,11 +40,11 @@ class Unused {
   // Of one bucket, before it is exchanged.
   void look(const Usage& usage, const std::vector<const void*>& parameters,
             const at::Tensor& gradient);
-  // All ranks together, after the last bucket was handed over. Runs beside the exchange; for a fixed
-  // usage once.
+  // Collective, after the last bucket was submitted. Runs beside the exchange; once for a fixed
+  // usage.
   void ask(const Usage& usage, c10d::ProcessGroup& group);
-  // After the exchange: takes what it brought for them out of the buckets, which hold again what was
-  // there before. By place in the step's sequence of parameters.
+  // After the exchange: takes what it returned for them out of the buckets, which then hold what
+  // they held before. Keys are places in the step's sequence of parameters.
   std::map<std::size_t, std::vector<float>> take(const std::vector<at::Tensor>& gradients);
   void clear();
 

@@ -1,4 +1,4 @@
-// link_state.cc: what a link is told and asked between steps: schemes, loss scale, state, reports.
+// attachment_state.cc: calls between steps: schemes, loss scale, state, reports.
 // SPDX-License-Identifier: Apache-2.0
 #include <algorithm>
 #include <cmath>
@@ -6,12 +6,12 @@
 
 #include "thinwire/compress/registry.h"
 #include "thinwire/exchange/replicas.h"
-#include "thinwire/torch/link.h"
+#include "thinwire/torch/attachment.h"
 #include "thinwire/torch/state.h"
 
 namespace thinwire::ddp {
 
-void Link::follow_scale() {
+void Attachment::follow_scale() {
   if (!scale_.defined() || !courier_) return;
   const double now = scale_.item<double>();
   if (last_scale_ != 0 && now != last_scale_) {
@@ -24,13 +24,13 @@ void Link::follow_scale() {
   last_scale_ = now;
 }
 
-void Link::on_begin(std::function<Factors()> ask) {
+void Attachment::on_begin(std::function<Factors()> ask) {
   const std::lock_guard lock(mutex_);
   ask_ = std::move(ask);
 }
 
 // Without the lock: the answer comes from Python, where others may hold what it needs and wait.
-void Link::ask_factors() {
+void Attachment::ask_factors() {
   std::function<Factors()> ask;
   {
     const std::lock_guard lock(mutex_);
@@ -42,7 +42,7 @@ void Link::ask_factors() {
   factors_ = std::move(factors);
 }
 
-void Link::apply_factors() {
+void Attachment::apply_factors() {
   if (factors_.empty()) return;
   Multiply multiply(factors_);
   courier_->visit_state(multiply);
@@ -51,7 +51,7 @@ void Link::apply_factors() {
 
 // The first element that is not 0: sparse averages have few others. A bounded search, in the first
 // bucket alone.
-void Link::sample(const std::vector<at::Tensor>& gradients) {
+void Attachment::sample(const std::vector<at::Tensor>& gradients) {
   constexpr std::size_t most = std::size_t{1} << 14;
   sample_ = {};
   if (gradients.empty() || seen_.empty()) return;
@@ -67,7 +67,7 @@ void Link::sample(const std::vector<at::Tensor>& gradients) {
   }
 }
 
-double Link::share_kept() const {
+double Attachment::share_kept() const {
   const std::lock_guard lock(mutex_);
   if (!sample_.parameter.defined()) return 1;
   const at::Tensor gradient = sample_.parameter.grad();
@@ -78,7 +78,7 @@ double Link::share_kept() const {
          static_cast<double>(sample_.average);
 }
 
-void Link::set_scheme(const Config& config, const ExchangeOptions& options) {
+void Attachment::set_scheme(const Config& config, const ExchangeOptions& options) {
   finish();
   const std::lock_guard lock(mutex_);
   if (courier_ && config.scheme != options_.config.scheme) {
@@ -93,29 +93,29 @@ void Link::set_scheme(const Config& config, const ExchangeOptions& options) {
   renewed_ = true;
 }
 
-void Link::check_scheme(const Config& config, const ExchangeOptions& options) const {
-  const Site site{wires_.group->rank(), wires_.group->size()};
+void Attachment::check_scheme(const Config& config, const ExchangeOptions& options) const {
+  const Site site{connections_.group->rank(), connections_.group->size()};
   check_fit(options.kind, config);
   check_fit(options.kind, site.world);
   make_compressor(config, Bucket::single(0, "probe", 1), site);
 }
 
-Config Link::scheme() const {
+Config Attachment::scheme() const {
   const std::lock_guard lock(mutex_);
   return options_.config;
 }
 
-void Link::set_void_as_nan(bool on) {
+void Attachment::set_void_as_nan(bool on) {
   const std::lock_guard lock(mutex_);
   options_.void_as_nan = on;
 }
 
-void Link::set_scale(const at::Tensor& scale) {
+void Attachment::set_scale(const at::Tensor& scale) {
   const std::lock_guard lock(mutex_);
   scale_ = scale;
 }
 
-State Link::saved() {
+State Attachment::saved() {
   if (!courier_) return loaded_;
   State state;
   StateSaver saver(state);
@@ -127,18 +127,18 @@ State Link::saved() {
   return state;
 }
 
-State Link::state() {
+State Attachment::state() {
   finish();
   const std::lock_guard lock(mutex_);
   return saved();
 }
 
-Names Link::layout() const {
+Names Attachment::layout() const {
   const std::lock_guard lock(mutex_);
   return buckets_.empty() ? loaded_layout_ : names_of(buckets_);
 }
 
-void Link::load(State state, Names layout, std::optional<std::uint64_t> steps) {
+void Attachment::load(State state, Names layout, std::optional<std::uint64_t> steps) {
   finish();
   const std::lock_guard lock(mutex_);
   retire();
@@ -155,22 +155,22 @@ void Link::load(State state, Names layout, std::optional<std::uint64_t> steps) {
   earlier_ = *steps - before_.steps;  // wraps for an earlier state, and back with the next sum
 }
 
-Report Link::report() const {
+Report Attachment::report() const {
   const std::lock_guard lock(mutex_);
   return before_;
 }
 
-Step Link::last_step() const {
+Step Attachment::last_step() const {
   const std::lock_guard lock(mutex_);
   return last_;
 }
 
-void Link::on_step(std::function<void(const Step&)> callback) {
+void Attachment::on_step(std::function<void(const Step&)> callback) {
   const std::lock_guard lock(mutex_);
   callback_ = std::move(callback);
 }
 
-void Link::check_replicas() {
+void Attachment::check_replicas() {
   finish();
   const std::lock_guard lock(mutex_);
   std::vector<Replica> replicas;
@@ -179,7 +179,7 @@ void Link::check_replicas() {
     const auto bytes = static_cast<std::size_t>(tensor.nbytes());
     replicas.push_back({name, {static_cast<const std::byte*>(tensor.data_ptr()), bytes}});
   }
-  thinwire::check_replicas(*wires_.group, replicas);
+  thinwire::check_replicas(*connections_.group, replicas);
 }
 
 }  // namespace thinwire::ddp

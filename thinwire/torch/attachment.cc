@@ -1,6 +1,6 @@
-// link.cc: steps and cuts.
+// attachment.cc: an attachment during a step, and when DDP cuts its buckets anew.
 // SPDX-License-Identifier: Apache-2.0
-#include "thinwire/torch/link.h"
+#include "thinwire/torch/attachment.h"
 
 #include <algorithm>
 #include <cctype>
@@ -51,16 +51,22 @@ void drop_buckets(State& state) {
 
 }  // namespace
 
-Link::Link(Wires wires, std::vector<std::pair<std::string, at::Tensor>> names, LinkOptions options)
-    : wires_(std::move(wires)), parameters_(std::move(names)), options_(std::move(options)) {
+Attachment::Attachment(Connections connections,
+                       std::vector<std::pair<std::string, at::Tensor>> names,
+                       AttachmentOptions options)
+    : connections_(std::move(connections)),
+      parameters_(std::move(names)),
+      options_(std::move(options)) {
   for (std::size_t i = 0; i < parameters_.size(); ++i) index_[identity(parameters_[i].second)] = i;
 }
 
-Link::~Link() = default;
+Attachment::~Attachment() = default;
 
-std::string Link::where() const { return "rank " + std::to_string(wires_.group->rank()); }
+std::string Attachment::where() const {
+  return "rank " + std::to_string(connections_.group->rank());
+}
 
-void Link::submit(c10d::GradBucket& bucket, const std::optional<Usage>& usage) {
+void Attachment::submit(c10d::GradBucket& bucket, const std::optional<Usage>& usage) {
   if (bucket.getIndex() == 0) {
     finish();  // of a rank that has joined early and never asked for it
     ask_factors();
@@ -92,12 +98,12 @@ void Link::submit(c10d::GradBucket& bucket, const std::optional<Usage>& usage) {
   under_way_ = true;
   if (settled_) hand_over(index, gradient);
   if (!settled_ && bucket.isLast()) arrange();
-  if (usage && bucket.isLast()) unused_.ask(*usage, *wires_.process_group);
+  if (usage && bucket.isLast()) unused_.ask(*usage, *connections_.process_group);
 }
 
-// Before anything of the step has left. Outside of a backward a rank that has joined early hands over
-// zeros, whatever its own gradients are.
-void Link::check_single() const {
+// Called before anything of the step has left. Outside of a backward, a rank that has joined early
+// submits zeros, whatever its own gradients are.
+void Attachment::check_single() const {
   if (!accumulates(options_.config) || torch::autograd::get_current_graph_task_id() == -1) return;
   const void* const parameter = held_.first();
   if (parameter == nullptr) return;
@@ -107,7 +113,7 @@ void Link::check_single() const {
        "backward of a step under model.no_sync(), and call zero_grad() before the next step");
 }
 
-void Link::begin(const at::Tensor& first) {
+void Attachment::begin(const at::Tensor& first) {
   arrived_.clear();
   unused_.clear();
   staging_.reset();
@@ -119,7 +125,7 @@ void Link::begin(const at::Tensor& first) {
 }
 
 // Called with all buckets of a step at hand.
-void Link::arrange() {
+void Attachment::arrange() {
   const bool first = seen_.empty();
   if (first && parameters_.empty()) name_parameters();
   const std::vector<Bucket> now = buckets_seen();
@@ -143,7 +149,7 @@ void Link::arrange() {
 }
 
 // Another courier takes over what the last one, or the last load, has left.
-void Link::renew(const std::vector<Bucket>& buckets, bool same_cut) {
+void Attachment::renew(const std::vector<Bucket>& buckets, bool same_cut) {
   State state = std::exchange(loaded_, {});
   if (courier_) {
     state = saved();
@@ -153,14 +159,14 @@ void Link::renew(const std::vector<Bucket>& buckets, bool same_cut) {
   orders_ = seen_orders_;
   orders_.by_memory(state);
   // Only after a load can ranks differ in it, and then all of them come here.
-  check_agreement(*wires_.group, buckets,
+  check_agreement(*connections_.group, buckets,
                   options_.config.str() + ", after " + std::to_string(last_.number) + " steps");
-  courier_ = make_courier(wires_, buckets, options_.config, options_.exchange);
+  courier_ = make_courier(connections_, buckets, options_.config, options_.exchange);
   buckets_ = buckets;
   renewed_ = false;
   Transfer transfer(state);
   courier_->visit_state(transfer);
-  owed_ = transfer.owed(buckets, wires_.group->size());
+  owed_ = transfer.owed(buckets, connections_.group->size());
   Deposit deposit(owed_);
   courier_->visit_state(deposit);
   if (const auto scale = state.find(scale_entry); scale != state.end())
@@ -168,12 +174,12 @@ void Link::renew(const std::vector<Bucket>& buckets, bool same_cut) {
   follow_scale();
 }
 
-void Link::retire() {
+void Attachment::retire() {
   if (courier_) retired_ = combine(retired_, courier_->report(), 1);
   courier_.reset();
 }
 
-void Link::launch() {
+void Attachment::launch() {
   std::vector<at::Tensor> gradients;
   for (const Seen& one : arrived_) gradients.push_back(one.gradient);
   if (names_of(buckets_) != names_of(seen_)) {
@@ -184,12 +190,12 @@ void Link::launch() {
   for (std::size_t i = 0; i < gradients.size(); ++i) hand_over(i, gradients[i]);
 }
 
-void Link::hand_over(std::size_t bucket, const at::Tensor& gradient) {
+void Attachment::hand_over(std::size_t bucket, const at::Tensor& gradient) {
   if (!owed_.empty()) pay(buckets_[bucket], gradient);
   courier_->submit(bucket, gradient);
 }
 
-void Link::pay(const Bucket& bucket, const at::Tensor& gradient) {
+void Attachment::pay(const Bucket& bucket, const at::Tensor& gradient) {
   float* const data = gradient.data_ptr<float>();
   for (const Parameter& parameter : bucket.parameters) {
     const auto found = owed_.find(parameter.name);
@@ -200,7 +206,7 @@ void Link::pay(const Bucket& bucket, const at::Tensor& gradient) {
 }
 
 // DDP's first cut has the parameters in the reverse of the model's order.
-void Link::name_parameters() {
+void Attachment::name_parameters() {
   std::size_t place = 0;
   for (const Seen& one : arrived_) place += one.parameters.size();
   for (const Seen& one : arrived_)
@@ -210,7 +216,7 @@ void Link::name_parameters() {
     }
 }
 
-std::vector<Bucket> Link::buckets_seen() {
+std::vector<Bucket> Attachment::buckets_seen() {
   std::vector<Bucket> buckets;
   for (const Seen& one : arrived_) {
     Bucket bucket{static_cast<std::uint16_t>(buckets.size()), {}};
@@ -232,7 +238,7 @@ std::vector<Bucket> Link::buckets_seen() {
   return buckets;
 }
 
-void Link::finish() {
+void Attachment::finish() {
   std::optional<Step> step;
   std::function<void(const Step&)> callback;
   {
@@ -243,7 +249,7 @@ void Link::finish() {
   if (step && callback) callback(*step);
 }
 
-std::optional<Step> Link::end_step() {
+std::optional<Step> Attachment::end_step() {
   if (!under_way_) return std::nullopt;
   under_way_ = false;
   const bool skipped = courier_->finish();
@@ -265,9 +271,9 @@ std::optional<Step> Link::end_step() {
   return last_;
 }
 
-// Into the residual where the scheme keeps one, else into the next gradient. Signs of a momentum are
-// neither: what they stand for is still there.
-void Link::take_back(const std::vector<at::Tensor>& gradients) {
+// Adds to the residual where the scheme keeps one, else to the next gradient. The signs of a
+// momentum need neither: the momentum that they stand for is still there.
+void Attachment::take_back(const std::vector<at::Tensor>& gradients) {
   auto taken = unused_.take(gradients);
   if (taken.empty()) return;
   std::vector<std::string> names;

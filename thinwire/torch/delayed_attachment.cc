@@ -1,6 +1,6 @@
-// delayed_link.cc: parameters in, a delayed average's step, parameters out.
+// delayed_attachment.cc: parameters in, a delayed average's step, parameters out.
 // SPDX-License-Identifier: Apache-2.0
-#include "thinwire/torch/delayed_link.h"
+#include "thinwire/torch/delayed_attachment.h"
 
 #include <cmath>
 
@@ -17,20 +17,6 @@ std::span<float> span_of(const at::Tensor& tensor) {
   return {tensor.data_ptr<float>(), static_cast<std::size_t>(tensor.numel())};
 }
 
-std::vector<Bucket> buckets_of(const Cut& cut) {
-  std::vector<Bucket> buckets;
-  for (const auto& parameters : cut) {
-    Bucket bucket{static_cast<std::uint16_t>(buckets.size()), {}};
-    for (const auto& [name, tensor] : parameters) {
-      const auto count = static_cast<std::size_t>(tensor.numel());
-      const auto sizes = tensor.sizes();
-      bucket.parameters.push_back({name, bucket.elements(), count, {sizes.begin(), sizes.end()}});
-    }
-    buckets.push_back(std::move(bucket));
-  }
-  return buckets;
-}
-
 std::vector<at::Tensor> parameters_of(const Cut& cut) {
   std::vector<at::Tensor> all;
   for (const auto& parameters : cut)
@@ -40,8 +26,9 @@ std::vector<at::Tensor> parameters_of(const Cut& cut) {
 
 }  // namespace
 
-DelayedLink::DelayedLink(std::shared_ptr<Group> group, const Cut& cut, const Moments& moments,
-                         const Config& config, const DelayOptions& options)
+DelayedAttachment::DelayedAttachment(std::shared_ptr<Group> group, const Cut& cut,
+                                     const Moments& moments, const Config& config,
+                                     const DelayOptions& options)
     : group_(std::move(group)),
       buckets_(buckets_of(cut)),
       parameters_(parameters_of(cut)),
@@ -52,7 +39,7 @@ DelayedLink::DelayedLink(std::shared_ptr<Group> group, const Cut& cut, const Mom
   delayed_.emplace(*group_, buckets_, weights_.arrays(), config, options, averaged);
 }
 
-void DelayedLink::take(const Moments& moments) {
+void DelayedAttachment::take(const Moments& moments) {
   if (moments.size() != (moments_ ? parameters_.size() : 0))
     fail("rank ", group_->rank(), ": expected moments of ", moments_ ? parameters_.size() : 0,
          " parameters, got ", moments.size());
@@ -60,20 +47,20 @@ void DelayedLink::take(const Moments& moments) {
   if (moments_) moments_->take(moments);
 }
 
-void DelayedLink::give(const Moments& moments) {
+void DelayedAttachment::give(const Moments& moments) {
   weights_.give(parameters_);
   if (moments_) moments_->give(moments);
 }
 
-void DelayedLink::leave_anchor(const char* what) const {
+void DelayedAttachment::leave_anchor(const char* what) const {
   if (shown_)
     fail("rank ", group_->rank(), ": ", what,
-         " while the model holds the anchor; leave `with link.anchor():` first");
+         " while the model holds the anchor; leave `with handle.anchor():` first");
 }
 
 // Weights that somebody sets before the first step would be an update of this worker, which travels
 // compressed and arrives late. Later they count as one: clipped weights, for instance.
-void DelayedLink::check_parameters() const {
+void DelayedAttachment::check_parameters() const {
   std::size_t i = 0;
   for (const Bucket& bucket : buckets_)
     for (const Parameter& parameter : bucket.parameters) {
@@ -88,11 +75,11 @@ void DelayedLink::check_parameters() const {
       if (steps_ == 0 && !weights_.holds(i - 1, tensor))
         fail("rank ", group_->rank(), ": parameter '", parameter.name,
              "' has changed between attach() and the first step: load the model before attach(), "
-             "or the link's own state after it");
+             "or the handle's own state after it");
     }
 }
 
-bool DelayedLink::finite() {
+bool DelayedAttachment::finite() {
   const std::lock_guard lock(mutex_);
   leave_anchor("a step");
   check_parameters();
@@ -106,12 +93,12 @@ bool DelayedLink::finite() {
   return std::isfinite(sum);
 }
 
-void DelayedLink::fill(const Moments& moments) {
+void DelayedAttachment::fill(const Moments& moments) {
   const std::lock_guard lock(mutex_);
   if (moments_) moments_->give(moments);
 }
 
-void DelayedLink::finish_step(const Moments& moments, bool skipped) {
+void DelayedAttachment::finish_step(const Moments& moments, bool skipped) {
   const std::lock_guard lock(mutex_);
   leave_anchor("a step");
   take(moments);
@@ -124,7 +111,7 @@ void DelayedLink::finish_step(const Moments& moments, bool skipped) {
   before_ = now;
 }
 
-void DelayedLink::drain(const Moments& moments) {
+void DelayedAttachment::drain(const Moments& moments) {
   const std::lock_guard lock(mutex_);
   leave_anchor("drain()");
   take(moments);
@@ -132,7 +119,7 @@ void DelayedLink::drain(const Moments& moments) {
   give(moments);
 }
 
-void DelayedLink::show_anchor() {
+void DelayedAttachment::show_anchor() {
   const std::lock_guard lock(mutex_);
   leave_anchor("anchor()");
   weights_.take(parameters_);
@@ -142,13 +129,13 @@ void DelayedLink::show_anchor() {
   shown_ = true;
 }
 
-void DelayedLink::hide_anchor() {
+void DelayedAttachment::hide_anchor() {
   const std::lock_guard lock(mutex_);
   weights_.give(parameters_);
   shown_ = false;
 }
 
-State DelayedLink::state(const Moments& moments) {
+State DelayedAttachment::state(const Moments& moments) {
   const std::lock_guard lock(mutex_);
   leave_anchor("state_dict()");
   take(moments);
@@ -158,19 +145,19 @@ State DelayedLink::state(const Moments& moments) {
   return state;
 }
 
-void DelayedLink::load(const State& state, const Moments& moments) {
+void DelayedAttachment::load(const State& state, const Moments& moments) {
   const std::lock_guard lock(mutex_);
   leave_anchor("load_state_dict()");
   if (steps_ > 0)
     fail("rank ", group_->rank(),
-         ": load_state_dict() comes before the first step, this link has taken ", steps_,
+         ": load_state_dict() comes before the first step, this handle has taken ", steps_,
          "; detach it and attach anew");
   StateLoader loader(state);
   delayed_->visit_state(loader);
   give(moments);
 }
 
-void DelayedLink::average(const at::Tensor& values) {
+void DelayedAttachment::average(const at::Tensor& values) {
   const std::lock_guard lock(mutex_);
   const auto hold = delayed_->hold();
   const std::span<float> floats = span_of(values);
@@ -178,7 +165,8 @@ void DelayedLink::average(const at::Tensor& values) {
   for (float& value : floats) value /= static_cast<float>(group_->size());
 }
 
-void DelayedLink::check_replicas(const std::vector<std::pair<std::string, at::Tensor>>& others) {
+void DelayedAttachment::check_replicas(
+    const std::vector<std::pair<std::string, at::Tensor>>& others) {
   const std::lock_guard lock(mutex_);
   std::vector<Replica> replicas;
   for (const Bucket& bucket : buckets_)
@@ -197,27 +185,27 @@ void DelayedLink::check_replicas(const std::vector<std::pair<std::string, at::Te
   thinwire::check_replicas(*group_, replicas);
 }
 
-void DelayedLink::check_messages() {
+void DelayedAttachment::check_messages() {
   const std::lock_guard lock(mutex_);
   delayed_->hold();
 }
 
-std::uint64_t DelayedLink::steps() const {
+std::uint64_t DelayedAttachment::steps() const {
   const std::lock_guard lock(mutex_);
   return delayed_->steps();
 }
 
-std::uint64_t DelayedLink::delay() const {
+std::uint64_t DelayedAttachment::delay() const {
   const std::lock_guard lock(mutex_);
   return delayed_->delay();
 }
 
-std::uint64_t DelayedLink::in_flight() const {
+std::uint64_t DelayedAttachment::in_flight() const {
   const std::lock_guard lock(mutex_);
   return delayed_->in_flight();
 }
 
-Report DelayedLink::sums() const {
+Report DelayedAttachment::sums() const {
   Report report = delayed_->report();
   report.steps = steps_;
   report.skipped = skipped_;
@@ -227,17 +215,17 @@ Report DelayedLink::sums() const {
   return report;
 }
 
-Report DelayedLink::report() const {
+Report DelayedAttachment::report() const {
   const std::lock_guard lock(mutex_);
   return sums();
 }
 
-std::uint64_t DelayedLink::messages() const {
+std::uint64_t DelayedAttachment::messages() const {
   const std::lock_guard lock(mutex_);
   return delayed_->report().steps;
 }
 
-Step DelayedLink::last_step() const {
+Step DelayedAttachment::last_step() const {
   const std::lock_guard lock(mutex_);
   return last_;
 }

@@ -1,9 +1,9 @@
-// delayed_link.h: one model of a PyTorch program under delayed averaging (thinwire/delay): its own
-// optimizer steps it, and after each step finish_step() hands on what it did and takes in what the
-// others did D steps ago. Nothing here waits for anybody but for messages older than that.
+// delayed_attachment.h: delayed averaging (thinwire/delay) attached to one PyTorch model. The
+// model's own optimizer steps it. After each step, finish_step() sends what the step did and takes
+// in what the others did D steps ago. It waits only for messages older than that.
 //
-// Parameters and moments come by name and bucket; what a method marked "collective" does, all ranks
-// must do after the same step.
+// Parameters and moments come by name and bucket. All ranks must call a method marked "collective"
+// after the same step.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -21,21 +21,20 @@
 #include "thinwire/comm/group.h"
 #include "thinwire/delay/delayed.h"
 #include "thinwire/torch/flat.h"
+#include "thinwire/torch/layout.h"
 #include "thinwire/torch/report.h"
 
 namespace thinwire::ddp {
 
-// The parameters, bucket by bucket.
-using Cut = std::vector<std::vector<std::pair<std::string, at::Tensor>>>;
 // By parameter, in the order of the cut; undefined where the optimizer has none yet.
 using Moments = std::vector<at::Tensor>;
 
-class DelayedLink {
+class DelayedAttachment {
  public:
-  // `moments`: second moments of an Adam, averaged alongside; empty: of no such optimizer. Weights and
-  // moments are the same on all ranks. Collective.
-  DelayedLink(std::shared_ptr<Group> group, const Cut& cut, const Moments& moments,
-              const Config& config, const DelayOptions& options);
+  // `moments`: Adam's second moments, which are averaged alongside; empty for other optimizers.
+  // Weights and moments are the same on all ranks. Collective.
+  DelayedAttachment(std::shared_ptr<Group> group, const Cut& cut, const Moments& moments,
+                    const Config& config, const DelayOptions& options);
 
   // Before the optimizer's step: whether this worker's gradients are finite. Throws where no step
   // may come: while the anchor is shown, after a parameter has got another type or shape, and when

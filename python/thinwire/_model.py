@@ -1,29 +1,85 @@
-"""_parameters: the parameters of a model under delayed averaging: which are averaged, and whether
-that still holds.
-
-Trained ones are averaged, frozen ones begin alike. One that is trained only later would drift apart
-without a word, so every step looks.
-"""
+"""_model: the parameters of a model: which of them are averaged, and whether that still holds."""
 # SPDX-License-Identifier: Apache-2.0
 from __future__ import annotations
+
+from typing import Any
 
 import torch
 from torch.nn.parallel import DistributedDataParallel
 
+from . import _native
 from ._momentum import TRACE
 
 Named = list[tuple[str, torch.Tensor]]
 
-_ANEW = "call link.detach() on all ranks, then attach() anew"
+_BUCKET_BYTES = 25 * 2**20
+_ANEW = "call handle.detach() on all ranks, then attach() anew"
+
+
+def check_parameters(named: Named) -> None:
+    """Refuses parameters that no scheme can compress."""
+    for name, parameter in named:
+        if parameter.dtype == torch.float32 and parameter.device.type == "cpu":
+            continue
+        if parameter.device.type != "cpu":
+            advice = "move the model to the CPU before it is wrapped in DDP"
+        elif parameter.dtype.is_complex:
+            advice = "keep real and imaginary part as one float32 parameter (torch.view_as_real)"
+        else:
+            advice = "keep parameters in float32 (model.float()) and compute under torch.autocast"
+        raise ValueError(f"parameter '{name}': expected float32 on the CPU, got {parameter.dtype} "
+                         f"on {parameter.device}; {advice}")
+    if not named:
+        raise ValueError("the model has no parameters that require gradients")
+
+
+def check_modules(model: torch.nn.Module, averaged: set[torch.Tensor]) -> None:
+    """Refuses modules with sparse gradients."""
+    for name, module in model.named_modules():
+        if not isinstance(module, (torch.nn.Embedding, torch.nn.EmbeddingBag)):
+            continue
+        if module.sparse and module.weight in averaged:
+            raise ValueError(f"module '{name}' is an {type(module).__name__} with sparse=True, "
+                             "whose gradients are sparse tensors; schemes compress dense ones: "
+                             "make it with sparse=False (sparse schemes send no zeros)")
+
+
+def averaged_by(reducer: Any, model: torch.nn.Module) -> Named:
+    """The parameters that DDP averages: not the frozen ones, nor those that it was told to ignore.
+    The names are those without torch.compile."""
+    averaged = set(_native.averaged_parameters(reducer))
+    check_modules(model, averaged)
+    return [(name.replace("_orig_mod.", ""), parameter)
+            for name, parameter in model.named_parameters() if parameter in averaged]
+
+
+def cut(named: Named) -> list[Named]:
+    """Buckets of about 25 MB, from the last parameter to the first, as DDP has them. Each has a
+    threshold and a collective of its own."""
+    buckets: list[Named] = []
+    room = 0
+    for name, parameter in reversed(named):
+        if room <= 0:
+            buckets.append([])
+            room = _BUCKET_BYTES
+        buckets[-1].append((name, parameter))
+        room -= parameter.numel() * parameter.element_size()
+    return buckets
 
 
 def plain_model(model: torch.nn.Module) -> torch.nn.Module:
-    """Without torch.compile's wrapper, which hides a DDP."""
+    """The model inside torch.compile's wrapper."""
     inner = getattr(model, "_orig_mod", None)
     return plain_model(inner) if isinstance(inner, torch.nn.Module) else model
 
 
 class Parameters:
+    """The parameters of a model under delayed averaging.
+
+    Trained parameters are averaged, frozen ones begin alike. A parameter that is trained only later
+    would drift apart silently, so every step checks.
+    """
+
     def __init__(self, model: torch.nn.Module) -> None:
         self._module = model
         self._ignored: set[str] = set()  # each worker's own, as under DDP
@@ -51,19 +107,22 @@ class Parameters:
                 if buffer.numel() > 0 and name not in self._ignored]
 
     def lines(self) -> list[str]:
-        """What all ranks must have alike."""
+        """One line per parameter, the same on all ranks."""
         return [f"parameter '{name}' of shape {tuple(parameter.shape)}"
                 f"{'' if parameter.requires_grad else ', frozen'}"
                 for name, parameter in self._named()]
 
     def check_optimizer(self, optimizer: torch.optim.Optimizer) -> None:
-        """At attach: it trains what is averaged, and nothing else."""
+        """At attach: the optimizer trains what is averaged, and nothing else."""
+        for i, group in enumerate(optimizer.param_groups):
+            for parameter in group["params"]:
+                if parameter.requires_grad and parameter not in self._trainable:
+                    raise ValueError(f"attach: the optimizer has, in group {i}, a parameter of "
+                                     f"shape {tuple(parameter.shape)} that the model does not "
+                                     "have. Is it another model's optimizer? Else give attach() "
+                                     "the module that holds all its parameters, or workers "
+                                     "would drift apart")
         held = {parameter for group in optimizer.param_groups for parameter in group["params"]}
-        strange = sum(parameter.requires_grad for parameter in held - self._trainable)
-        if strange:
-            raise ValueError(f"delay: the optimizer has {strange} parameters that the model has "
-                             "not; they would drift apart. Give attach() the module that holds "
-                             "them all")
         missing = [name for name, parameter in self.averaged if parameter not in held]
         if missing:
             raise ValueError(f"delay: {len(missing)} parameters require gradients, but are not in "
@@ -93,15 +152,14 @@ class Parameters:
         if gone or now:
             raise RuntimeError("delay: the model has other parameters than at attach(): "
                                f"{_few(gone or list(now))}. Something has replaced them "
-                               "(load_state_dict(assign=True), pruning, a new layer), and the link "
-                               "does not know the new ones; make the optimizer anew, detach(), "
-                               "and attach anew")
+                               "(load_state_dict(assign=True), pruning, a new layer); make the "
+                               "optimizer anew, detach(), and attach anew")
 
     def _check_momentum(self, optimizer: torch.optim.Optimizer) -> None:
         if any(TRACE in group for group in optimizer.param_groups):
             raise ValueError("delay: a scheme holds this optimizer's momentum, or held it when the "
                              "state that it has loaded was saved; with delay= momentum is the "
-                             "optimizer's. Detach the synchronous link, then save")
+                             "optimizer's. Call detach() of the synchronous handle, then save")
 
     def _name_of(self, parameter: torch.Tensor) -> str:
         for name, other in self._module.named_parameters():

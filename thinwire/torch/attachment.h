@@ -1,9 +1,10 @@
-// link.h: the gradients of one DDP model on their way: takes DDP's buckets as backward completes them,
-// lets a courier average them, and keeps the scheme's memory through everything that may happen
-// meanwhile: DDP's new cut after the first step, another scheme in mid-run, a restart, a new loss scale.
+// attachment.h: thinwire attached to one DDP model. It takes DDP's buckets as backward completes
+// them, has a courier average them, and keeps the scheme's memory across changes: DDP's new cut
+// after the first step, another scheme in mid-run, a restart, a new loss scale.
 //
-// All buckets of one backward are one step. Where DDP has cut anew they are handed on together, when
-// the last is there and the cut is known; in all other steps each leaves at once. What a method marked "collective" does, all ranks must do between the same steps.
+// All buckets of one backward are one step. When DDP has cut its buckets anew, they leave together
+// after the last one, once the cut is known; in all other steps each leaves at once. All ranks must
+// call a method marked "collective" between the same steps.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -31,22 +32,23 @@
 
 namespace thinwire::ddp {
 
-struct LinkOptions {
+struct AttachmentOptions {
   Config config;
   ExchangeOptions exchange;
-  bool void_as_nan = false;  // a void step brings NaN back and not zeros, for a GradScaler to see
+  bool void_as_nan = false;  // a skipped step returns NaN, not zeros, so that a GradScaler sees it
 };
 
-class Link {
+class Attachment {
  public:
   // `names`: of the model's parameters. Empty: they are called by their places in DDP's first cut.
-  Link(Wires wires, std::vector<std::pair<std::string, at::Tensor>> names, LinkOptions options);
-  ~Link();
-  Link(const Link&) = delete;
-  Link& operator=(const Link&) = delete;
+  Attachment(Connections connections, std::vector<std::pair<std::string, at::Tensor>> names,
+             AttachmentOptions options);
+  ~Attachment();
+  Attachment(const Attachment&) = delete;
+  Attachment& operator=(const Attachment&) = delete;
 
-  // One bucket, in order from 0; the average arrives in its own buffer. `usage`: where DDP looks for
-  // parameters that are not used, at the time of the call.
+  // One bucket, in order from 0; the average arrives in the bucket's own buffer. `usage`: DDP's
+  // counts of used parameters at the time of the call, where DDP keeps any.
   void submit(c10d::GradBucket& bucket, const std::optional<Usage>& usage);
   // Waits for the averages of the step; nothing to do when there is none under way. Every error of
   // the step is thrown here or by the next submit().
@@ -71,8 +73,9 @@ class Link {
 
   State state();
   Names layout() const;
-  // For the next step on: what of it belongs to a parameter that is here is used. `steps`, if given:
-  // how many were taken before it was saved; all ranks must then load the same number.
+  // Takes effect with the next step. Entries of parameters that the model does not have are
+  // ignored. `steps`, if given: the steps taken before the state was saved, the same number on all
+  // ranks.
   void load(State state, Names layout, std::optional<std::uint64_t> steps);
 
   Report report() const;
@@ -83,7 +86,7 @@ class Link {
   void check_replicas();
 
  private:
-  static constexpr const char* scale_entry = "link/scale";
+  static constexpr const char* scale_entry = "link/scale";  // the key in saved states
 
   struct Seen {
     std::vector<const void*> parameters;  // identity
@@ -110,10 +113,10 @@ class Link {
   std::string where() const;
 
   mutable std::mutex mutex_;
-  Wires wires_;
+  Connections connections_;
   std::vector<std::pair<std::string, at::Tensor>> parameters_;
   std::unordered_map<const void*, std::size_t> index_;  // parameter -> place in parameters_
-  LinkOptions options_;
+  AttachmentOptions options_;
   bool renewed_ = true;  // the courier is not one of options_ yet
 
   std::vector<Bucket> buckets_;  // the cut that is exchanged
@@ -121,9 +124,9 @@ class Link {
   std::vector<Bucket> seen_;                          // DDP's cut in the last step
   std::vector<std::vector<const void*>> identities_;  // ... as it is compared with each step
   bool settled_ = false;                              // ... and it is ours
-  at::Tensor
-      first_;  // bucket 0's buffer: held, so that another one after a new cut is known by its address
-  int staged_ = 0;  // steps since the load in which DDP's cut was another than the loaded one
+  // Bucket 0's buffer. Kept alive, so that a new cut is seen by the buffer's new address.
+  at::Tensor first_;
+  int staged_ = 0;  // steps since the load in which DDP's cut differed from the loaded one
   bool under_way_ = false;
   std::vector<Seen> arrived_;  // of this step
   std::optional<Staging> staging_;

@@ -1,0 +1,133 @@
+"""_steps: what a Handle or a HookState does in each step: tells, checks, and skips steps."""
+# SPDX-License-Identifier: Apache-2.0
+from __future__ import annotations
+
+import math
+import weakref
+from typing import Any, Optional
+
+import torch
+import torch.distributed as dist
+
+from . import _native
+from ._optimizers import Optimizers
+from ._reports import Callback, Reports, StepReport, logger
+from ._schemes import takes
+
+
+class Steps(Reports):
+    """Around a native attachment, which exists from the first step on at the latest."""
+
+    _attached = True
+
+    def __init__(self, callback: Optional[Callback], scaler: Any) -> None:
+        super().__init__(callback)
+        self._scaler = scaler if scaler is not None and scaler.is_enabled() else None
+        self._attachment: Optional[_native.Attachment] = None
+        self._optimizer: Optional[Optimizers] = None
+        self._names: dict[torch.Tensor, str] = {}
+        self._told_of_clipping = False
+        self._steps_seen, self._rehearsal = 0, False
+
+    @property
+    def _connected(self) -> _native.Attachment:
+        if self._attachment is None:
+            raise RuntimeError("no step was taken yet")
+        return self._attachment
+
+    def _group_now(self) -> dist.ProcessGroup:
+        """The group; a HookState has one before its first step, too."""
+        group = self._group if self._group is not None else self._wished_group()
+        if group is None:
+            raise RuntimeError("no process group yet: call init_process_group() first")
+        return group
+
+    def _wished_group(self) -> Optional[dist.ProcessGroup]:
+        return None
+
+    def _averaged(self) -> list[torch.Tensor]:
+        return list(self._names)
+
+    def _joining(self) -> bool:
+        return False
+
+    def on_step(self, callback: Callback, every: int = 1) -> None:
+        """Calls `callback` with the StepReport of every `every`-th step, on every rank."""
+        super().on_step(callback, every)
+        self._listen()
+
+    def _after_step(self) -> None:
+        raise NotImplementedError
+
+    def _listen(self) -> None:
+        """Has the native attachment report steps. It must not keep this object alive: DDP holds the
+        attachment."""
+        if self._attachment is None:
+            return
+        after = weakref.WeakMethod(self._after_backward)
+
+        def tell(report: dict[str, Any]) -> None:
+            method = after()
+            if method is not None:
+                method(StepReport(**report))
+
+        self._attachment.on_step(tell)
+
+    def _after_backward(self, report: StepReport) -> None:
+        if not self._attached:
+            return
+        self._tell(report)
+        if self._optimizer is None:  # its step would do what follows
+            self._count(report.skipped)
+            if report.skipped and self._scaler is None:
+                self._drop_gradients()
+            self._after_step()
+
+    def _drop_gradients(self) -> None:
+        """After a skipped step: without gradients no optimizer changes weights or its own state.
+        DDP writes gradients at the end of backward."""
+        def drop() -> None:
+            for parameter in self._averaged():
+                parameter.grad = None
+
+        queue = torch.autograd.Variable._execution_engine.queue_callback
+        if torch._C._current_graph_task_id() != -1:  # else: a rank that has joined early
+            queue(lambda: queue(drop))  # after those that are queued now, of which one is DDP's
+
+    def _is_skipped(self) -> bool:
+        # A rehearsal must not gather weight decay; an optimizer with momentum makes its buffers.
+        if self._is_rehearsal():
+            return self._optimizer is not None and self._optimizer.taken
+        skipped = self._attachment is not None and self._attachment.skipped()
+        self._count(skipped)
+        if not skipped and self._optimizer is not None and self._optimizer.taken:
+            self._notice_clipping()
+        return skipped
+
+    def _is_rehearsal(self) -> bool:
+        """Whether this step is of zeros, without a backward before it: torch's get_state_dict()
+        makes one so that the optimizer has a state."""
+        steps = int(self._attachment.report()["steps"]) if self._attachment is not None else 0
+        before, self._steps_seen = self._steps_seen, steps
+        # A skipped step leaves zeros after a backward.
+        skipped = self._attachment is not None and self._attachment.skipped()
+        self._rehearsal = steps == before and not skipped and all(
+            parameter.grad is None or not parameter.grad.any() for parameter in self._averaged())
+        return self._rehearsal
+
+    def _notice_clipping(self) -> None:
+        """Warns of clipping after the exchange. Where the scheme holds the momentum, averages are
+        velocities, and what is clipped off is lost for all steps to come."""
+        assert self._attachment is not None
+        share = self._attachment.share_kept()
+        unscaled = share * (self._scaler.get_scale() if self._scaler is not None else 1.0)
+        is_scale = abs(unscaled - 1) < 1e-5 or math.frexp(share)[0] == 0.5
+        if self._told_of_clipping or not 0 < share < 1 - 1e-5 or is_scale:
+            return
+        self._told_of_clipping = True
+        way = ("by attach(..., clip=NORM)" if takes(self._text, "clip")
+               else "with scheme dgc and its option clip=")
+        logger.warning("gradients were multiplied by %.3g after they had travelled. If that is "
+                       "clip_grad_norm_: the averages of '%s' are velocities, and what is clipped "
+                       "off is lost; let the scheme clip gradients instead, %s",
+                       share, self._text, way)
