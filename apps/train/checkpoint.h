@@ -11,6 +11,9 @@
 
 namespace thinwire::train {
 
+// FILE.rankR
+std::string checkpoint_file(const std::string& path, int rank);
+
 using Identity = std::vector<std::pair<std::string, std::string>>;  // flag and value
 
 // A collective: the files get their names only when every rank has written its own, so that a crash

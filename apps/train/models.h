@@ -28,6 +28,8 @@ struct ModelInfo {
   std::string name;
   std::string help;  // one line
   bool language = false;
+  std::string data;    // that it was made for, or noise of that size
+  bool large = false;  // a CPU needs seconds for a step of some examples
 };
 const std::vector<ModelInfo>& models();
 

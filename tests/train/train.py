@@ -2,7 +2,7 @@
 """train.py: runs `thinwire train` as its users do, and checks what it says and leaves behind.
     train.py CASE PROGRAM [LAUNCHER]      CASE: a function below whose name starts with case_, without that prefix
 """
-import glob, json, os, signal, subprocess, sys, tempfile, time
+import glob, json, os, re, signal, subprocess, sys, tempfile, time
 
 sys.path.insert(0, os.path.join(os.path.dirname(__file__), ".."))
 from launch import MPI
@@ -97,6 +97,7 @@ class Running:
                 fail(f"no '{part}' in: {err}")
         if any(alive(pid) for pid in self.workers.values()):
             fail("workers are left behind")
+        return err
 
 
 def case_trains():
@@ -217,20 +218,30 @@ def case_delays():
 
 
 def case_waits():
-    """All waiting counts: nobody sends more per second than the link carries, whatever else a run stops for."""
-    base = "--model mlp --data digits --workers 2 --steps 24 --lr 0.01 --link 20mbit,2ms"
-    for flags in ("--scheme dense", "--scheme powersgd", "--scheme onebit --delay 6", "--delay 6", "--local-steps 3",
-                  "--delay 6 --correction published"):
-        for stops in ("--eval-every 4", f"--save-every 4 --save {path('often')}"):
-            final = train(f"{base} {flags} {stops}")["final"]
-            pace = 8e-6 * final["bytes_per_step"] / final["seconds_per_step"]
-            print(f"{flags} {stops}: {pace:.1f} Mbit/s")
-            if not 0 < pace < 20:
-                fail(f"{flags} {stops}: {pace:.1f} Mbit/s over a link of 20")
+    """All waiting counts: nobody sends more per second than the link carries, whatever else a run stops for. Every method;
+    every scheme keeps the same law in the test BenchExchangeKeepsToTheLink."""
+    base = f"--model mlp --data digits --workers 2 --steps 16 --lr 0.01 --link 50mbit,2ms"
+    corrections = [f"--delay 5 --correction {name}" for name in ("soft", "ledger", "published", "pull", "none")]
+    for number, flags in enumerate(["--scheme dense", "--scheme powersgd", "--scheme dgc --exchange split", "--local-steps 3",
+                                    "--scheme onebit --delay 5 --local-steps 2", *corrections]):
+        stops = ("--eval-every 3", f"--save-every 3 --save {path('often')}")[number % 2]
+        final = train(f"{base} {flags} {stops}")["final"]
+        pace = 8e-6 * final["bytes_per_step"] / final["seconds_per_step"]
+        print(f"{flags} {stops}: {pace:.1f} Mbit/s")
+        if not 0 < pace < 50:
+            fail(f"{flags} {stops}: {pace:.1f} Mbit/s over a link of 50")
 
 
 def case_refuses():
-    refused("--wings", "--wings")
+    refused("--wings", "--wings", "see thinwire train --help")
+    refused("--modle mlp", "did you mean '--model'?")
+    for flag in ("lr", "momentum", "weight-decay", "clip", "epochs", "bucket-mb", "fuse-mb", "timeout", "beta1", "beta2", "epsilon"):
+        refused(f"--{flag} nan", f"--{flag}: expected a ", "got 'nan'")
+    for flag in ("lr", "weight-decay", "clip", "epochs"):
+        refused(f"--{flag} inf", f"--{flag}: expected a finite number", "got 'inf'")
+    refused("--link nan,1ms", "--link", "nan")
+    refused("--partition dirichlet:nan", "--partition", "nan")
+    refused("--steps -1", "--steps: expected a whole number, 1 or more, got '-1'")
     refused("--batch 0", "--batch")
     refused("--steps 3 --epochs 2", "--epochs")
     refused("--workers 0", "--workers")
@@ -244,7 +255,7 @@ def case_refuses():
     refused("--scheme zip", "zip")
     refused("--scheme dgc:colour=red", "colour")
     refused("--scheme dgc:momentum=0.5 --momentum 0.9", "--momentum", "contradicts")
-    refused("--optimizer lion", "--optimizer")
+    refused("--optimizer adma", "--optimizer: expected sgd, adam or adamw, got 'adma'; did you mean 'adam'?")
     refused("--optimizer adam --momentum 0.9", "--optimizer adam", "no --momentum")
     refused("--optimizer adamw --nesterov", "--optimizer adamw", "no --nesterov")
     refused("--beta2 0.99", "--beta2", "--optimizer adam")
@@ -254,13 +265,16 @@ def case_refuses():
         refused(f"--optimizer adam --scheme {scheme}", scheme, "momentum of a momentum")
     refused("--optimizer adamw --scheme signum", "signum", "vote")
     refused("--save-every 3", "--save FILE")
-    refused(f"--save {path('no/such/folder')}", "no folder")
+    for flag in ("save", "json", "trace"):
+        refused(f"--{flag} {path('no/such/folder')}", f"--{flag}: there is no folder")
+    refused(f"--save {SCRATCH.name}", "--save", "folder")
+    refused("--data digit", "did you mean 'digits'?")
     for workers in (1, 2):
         refused(f"--model abacus --workers {workers}", "abacus")
     refused(f"--data cifar10:{path('nowhere')} --model resnet20 --workers 1", "nowhere")
     refused(f"--data text:{path('nowhere.txt')} --model lstm --workers 2", "nowhere.txt")
     refused("--data digits --batch 100000 --workers 2", "--batch 100000", "digits has")
-    refused(f"--resume {path('nothing')} --workers 2", "nothing")
+    refused(f"--resume {path('nothing')} --workers 2", "there is no file", "nothing.rank0")
     refused("--engine mpi --workers 2", "mpirun")
     refused("--device abacus", "--device")
     if LAUNCHER == "without-cuda":
@@ -285,6 +299,11 @@ def case_checkpoints():
     os.remove(file)
     refused(f"{base} --workers 2 --resume {path('state')}", "state.rank1", "complete")
     open(file, "wb").write(whole)
+    first = path("state.rank0")
+    os.rename(first, path("aside"))
+    open(first, "wb").write(whole)
+    refused(f"{base} --workers 2 --resume {path('state')}", "state.rank0' is the checkpoint of rank 1, expected that of rank 0")
+    os.replace(path("aside"), first)
     train(f"{base} --workers 2 --resume {path('state')}")
     if left := glob.glob(path("*.next")) + glob.glob(path("*.new")):
         fail(f"files left behind: {left}")
@@ -296,6 +315,32 @@ def case_skips():
         final = train(flags + " --nan-at 3,1")["final"]
         if final["skipped"] != 1 or not final["replicas_identical"] or final["loss"] is None:
             fail(f"{scheme}: {final}")
+    failed("--workers 2 --steps 30 --lr 1e38 --scheme dense", "of 30 steps were skipped", "lower --lr")
+    failed("--workers 2 --steps 30 --lr 1e38 --delay 2", "of 30 steps were skipped", "lower --lr")
+
+
+def failed(flags, *parts):
+    """A run that failed, with a result all the same."""
+    flags = f"--model mlp --data digits {flags}"
+    done = subprocess.run(command(flags), env=CLEAN, capture_output=True, text=True, timeout=100)
+    print(flags, done.returncode, done.stdout.splitlines()[-1:], done.stderr.strip())
+    if done.returncode != 1 or "on the test set after" not in done.stdout:
+        fail(f"{flags}: expected code 1 and a result, got {done.returncode}: {done.stdout}{done.stderr}")
+    for part in parts:
+        if part not in done.stderr:
+            fail(f"{flags}: no '{part}' in: {done.stderr}")
+
+
+def case_swallows():
+    """What cannot be written at the end is an error, but the result and all other files are there."""
+    os.mkdir(path("state.rank0"))
+    failed(f"--workers 2 --steps 4 --save {path('state')} --json {path('rows.json')}", "state.rank0")
+    with open(path("rows.json")) as file:
+        if json.load(file)["final"]["steps"] != 4:
+            fail("no JSON")
+    failed(f"--workers 2 --steps 4 --json /dev/full --trace {path('trace.json')}", "cannot write '/dev/full'")
+    with open(path("trace.json")) as file:
+        json.load(file)
 
 
 def case_killed():
@@ -311,11 +356,37 @@ def case_stopped():
     job.ended(1, "rank 0")
 
 
+def goes_on(flags, err):
+    """The checkpoint that an interrupted job speaks of: resumed, it gives the bits of a training that was not interrupted."""
+    said = re.search(r"interrupted after step (\d+) of (\d+); the checkpoint is '(.*)\.rank0' to '.*'; .* --resume (.*)", err)
+    if not said or said[3] != said[4]:
+        fail(f"no step and checkpoint in: {err}")
+    flags += f" --steps {said[2]} --stop {int(said[1]) + 10}"
+    whole, second = train(flags)["final"], train(f"{flags} --resume {said[3]}")["final"]
+    print(f"interrupted after step {said[1]}: {second['checksum']}, at once {whole['checksum']}")
+    if second["checksum"] != whole["checksum"]:
+        fail(f"{flags}: resumed {second}, at once {whole}")
+
+
 def case_interrupted():
+    flags = f"--scheme dgc:density=0.01 --save {path('state')} --json {path('rows.json')}"
+    job = Running(flags)
+    job.process.send_signal(signal.SIGINT)  # to the parent alone
+    err = job.ended(130, "saves a checkpoint", "--resume")
+    with open(path("rows.json")) as file:
+        if not json.load(file)["final"]["steps"] >= 40:
+            fail("no result of the interrupted training")
+    goes_on("--model mlp --data digits --workers 3 --scheme dgc:density=0.01", err)
+    job = Running(f"--save {path('state')}")
+    os.kill(job.workers[1], signal.SIGSTOP)  # so that the ranks cannot agree
+    for _ in range(2):
+        job.process.send_signal(signal.SIGINT)
+        time.sleep(0.5)
+    job.ended(130, "interrupted twice")
     job = Running()
     for pid in [job.process.pid] + list(job.workers.values()):  # as a terminal does
         os.kill(pid, signal.SIGINT)
-    job.ended(130, "interrupted")
+    job.ended(130, "interrupted; all workers were ended", "--save FILE")
     job = Running()
     job.process.stdout.close()  # as `| head` does
     job.ended(1, "standard output")
@@ -344,13 +415,18 @@ def case_traces():
         fail("no exchange inside backward: nothing overlaps")
 
 
-def join_two(flags, variables=lambda rank: {}):
-    """Two processes with torchrun's variables, in place of torchrun: how it ended."""
+def start_two(flags, variables=lambda rank: {}):
+    """Two processes with torchrun's variables, in place of torchrun."""
     port = str(20000 + os.getpid() % 12000)  # below those that the kernel gives to whoever asks for any
-    both = [subprocess.Popen(command(flags) + ["--json", path(f"joined{rank}.json")], stdout=subprocess.PIPE, text=True,
-                             env={**CLEAN, "RANK": str(rank), "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port,
-                                  **variables(rank)})
+    return [subprocess.Popen(command(flags) + ["--json", path(f"joined{rank}.json")], stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+                             text=True, env={**CLEAN, "RANK": str(rank), "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1",
+                                             "MASTER_PORT": port, **variables(rank)})
             for rank in range(2)]
+
+
+def join_two(flags, variables=lambda rank: {}):
+    """How two such processes ended."""
+    both = start_two(flags, variables)
     outputs = [one.communicate(timeout=120)[0] for one in both]
     if any(one.returncode != 0 for one in both) or "2 workers" not in outputs[0] or outputs[1] != "":
         fail(f"joined job: {outputs}")
@@ -363,6 +439,17 @@ def case_joins():
     joined = join_two("--model mlp --data digits --steps 5")["checksum"]
     if joined != train("--model mlp --data digits --steps 5 --workers 2")["final"]["checksum"]:
         fail("a joined job trains otherwise than one of our own")
+    # A signal to one rank stops both, with messages in flight.
+    late = "--model mlp --data digits --delay 6 --lr 0.01 --link inf,2ms --scheme onebit"
+    both = start_two(f"{late} --steps 1000000 --report-every 20 --save {path('state')}")
+    for line in both[0].stdout:
+        if line.split()[:1] == ["40"]:
+            break
+    both[1].send_signal(signal.SIGTERM)
+    ends = [one.communicate(timeout=120) for one in both]
+    if [one.returncode for one in both] != [130, 130] or ends[1][1] != "":
+        fail(f"interrupted: {[one.returncode for one in both]}, {ends}")
+    goes_on(f"{late} --workers 2", ends[0][1])
     for env, part in (({"RANK": "0", "WORLD_SIZE": "2"}, "MASTER_ADDR"), ({"RANK": "2", "WORLD_SIZE": "2"}, "RANK"),
                       ({"SLURM_PROCID": "0", "SLURM_NTASKS": "2"}, "scontrol"),
                       ({"OMPI_COMM_WORLD_RANK": "0", "OMPI_COMM_WORLD_SIZE": "2"}, "--engine mpi")):
