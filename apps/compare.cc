@@ -1,5 +1,5 @@
-// compare.cc: `thinwire compare`: trains once per scheme or method, and seed, then one table and one
-// page.
+// compare.cc: `thinwire compare`: trains once per scheme or method, and seed, then shows one table
+// and one page.
 // SPDX-License-Identifier: Apache-2.0
 #include <ctime>
 #include <filesystem>

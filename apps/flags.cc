@@ -18,8 +18,6 @@
 namespace thinwire::apps {
 namespace {
 
-constexpr std::int64_t largest_whole = std::int64_t{1} << 53;  // of what JSON can say exactly
-
 template <typename Number>
 bool reads(const std::string& text, Number& value) {
   const char* const end = text.data() + text.size();
@@ -29,13 +27,13 @@ bool reads(const std::string& text, Number& value) {
 
 // Refuses with "expected WHAT, got 'TEXT'" what `good` does not like.
 template <typename Number, typename Good>
-CLI::Validator expects(const std::string& what, const std::string& help, Good good) {
+CLI::Validator expects(const std::string& what, Good good) {
   return {[=](std::string& text) {
             Number value{};
             if (reads(text, value) && good(value)) return std::string();
             return "expected " + what + ", got '" + text + "'";
           },
-          help};
+          ""};  // the help of the flag says it
 }
 
 std::string text_of(double value) { return printed("%.9g", value); }
@@ -60,46 +58,41 @@ int try_to_write(const std::string& path) {
 }  // namespace
 
 CLI::Validator number_in(double low, double high) {
-  const std::string range = text_of(low) + " to " + text_of(high);
-  return expects<double>("a number from " + range, range,
+  return expects<double>("a number from " + text_of(low) + " to " + text_of(high),
                          [=](double value) { return value >= low && value <= high; });
 }
 
 CLI::Validator above_zero() {
-  return expects<double>("a finite number above 0", "above 0",
+  return expects<double>("a finite number above 0",
                          [](double value) { return std::isfinite(value) && value > 0; });
 }
 
 CLI::Validator zero_or_more() {
-  return expects<double>("a finite number, 0 or more", "0 or more",
+  return expects<double>("a finite number, 0 or more",
                          [](double value) { return std::isfinite(value) && value >= 0; });
 }
 
 CLI::Validator whole_in(std::int64_t low, std::int64_t high) {
-  const std::string range = std::to_string(low) + " to " + std::to_string(high);
-  return expects<std::int64_t>("a whole number from " + range, range,
-                               [=](std::int64_t value) { return value >= low && value <= high; });
+  return expects<std::int64_t>(
+      "a whole number from " + std::to_string(low) + " to " + std::to_string(high),
+      [=](std::int64_t value) { return value >= low && value <= high; });
 }
 
 CLI::Validator whole_from(std::int64_t low) {
-  const std::string range = std::to_string(low) + " or more";
-  return expects<std::int64_t>("a whole number, " + range, range, [=](std::int64_t value) {
-    return value >= low && value <= largest_whole;
-  });
+  return expects<std::int64_t>("a whole number, " + std::to_string(low) + " or more",
+                               [=](std::int64_t value) { return value >= low; });
 }
 
 CLI::Validator one_of(const std::vector<std::string>& choices) {
-  std::string list, help;
-  for (std::size_t i = 0; i < choices.size(); ++i) {
+  std::string list;
+  for (std::size_t i = 0; i < choices.size(); ++i)
     list += (i == 0 ? "" : i + 1 == choices.size() ? " or " : ", ") + choices[i];
-    help += (i == 0 ? "" : "|") + choices[i];
-  }
   return {[=](std::string& text) {
             if (std::find(choices.begin(), choices.end(), text) != choices.end())
               return std::string();
             return "expected " + list + ", got '" + text + "'" + did_you_mean(text, choices);
           },
-          help};
+          ""};
 }
 
 std::string check_output_path(const std::string& path) {

@@ -1,5 +1,5 @@
-// inspect.cc: `thinwire inspect`: what a frame says, chunk by chunk, and whether it is sound; or, in
-// inspect_model.h, what a model's gradients are like.
+// inspect.cc: `thinwire inspect`: what a frame says, chunk by chunk, and whether it is sound; or,
+// in inspect_model.h, what a model's gradients are like.
 // SPDX-License-Identifier: Apache-2.0
 #include <algorithm>
 #include <cmath>

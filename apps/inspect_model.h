@@ -51,8 +51,9 @@ struct WireSize {
   std::string scheme;
   std::vector<std::size_t> bytes;  // by step
   std::vector<std::size_t> sent;   // by step: elements that arrived as something else than zero
-  // For the verdict. Its `bytes` are filled in from those above. `kept` is the squared cosine between
-  // the first gradient and what arrived of it: the energy that is right, whatever the scale.
+  // For the verdict. Its `bytes` are filled in from those above. `kept` is the squared cosine
+  // between the first gradient and what arrived of it: the energy that is right, whatever the
+  // scale.
   Candidate candidate;
 };
 

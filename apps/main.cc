@@ -41,17 +41,19 @@ int checked_output(int code) {
                   exit_failure);
 }
 
-// The verb of the command line, as far as it was understood, and how it is called.
+// The verb of the command line, as far as it was understood.
 struct Verb {
   const CLI::App* app;
-  std::string path;
+  std::string name;  // "bench wire"; empty where there was none
 
-  explicit Verb(const CLI::App& command) : app(&command), path(command.get_name()) {
+  explicit Verb(const CLI::App& command) : app(&command) {
     while (!app->get_subcommands().empty()) {
       app = app->get_subcommands().front();
-      path += " " + app->get_name();
+      name += (name.empty() ? "" : " ") + app->get_name();
     }
   }
+
+  std::string help() const { return "thinwire " + (name.empty() ? "" : name + " ") + "--help"; }
 
   std::vector<std::string> flags() const {
     std::vector<std::string> all;
@@ -70,15 +72,15 @@ struct Verb {
 };
 
 std::string unknown_verb(const Verb& verb, const std::string& word) {
-  std::string text = verb.path + ": expected one of";
+  std::string text = verb.name + (verb.name.empty() ? "" : ": ") + "expected one of";
   for (const std::string& name : verb.verbs()) text += (text.back() == 'f' ? " " : ", ") + name;
   return word.empty() ? text : text + "; got '" + word + "'" + did_you_mean(word, verb.verbs());
 }
 
 std::string unknown_word(const Verb& verb, const std::string& word) {
-  if (!word.starts_with("-")) return verb.path + " does not expect '" + word + "'";
+  if (!word.starts_with("-")) return verb.name + " does not expect '" + word + "'";
   const std::string flag = word.substr(0, word.find('='));
-  return verb.path + " has no flag '" + flag + "'" + did_you_mean(flag, verb.flags());
+  return verb.name + " has no flag '" + flag + "'" + did_you_mean(flag, verb.flags());
 }
 
 std::string sentence(const CLI::App& command, const CLI::ParseError& error) {
@@ -90,7 +92,7 @@ std::string sentence(const CLI::App& command, const CLI::ParseError& error) {
   } else if (error.get_exit_code() == static_cast<int>(CLI::ExitCodes::ExtrasError)) {
     text = unknown_word(verb, rest.front());
   }
-  return text + (text.back() == '?' ? " See " : "; see ") + verb.path + " --help";
+  return text + (text.back() == '?' ? " See " : "; see ") + verb.help();
 }
 
 int run(int argc, char** argv) {

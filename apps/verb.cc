@@ -71,7 +71,7 @@ CLI::App* add_verb(CLI::App& parent, const std::string& name, const std::string&
   verb->add_option("--json", json, "File for the rows, as JSON")
       ->type_name("FILE")
       ->check(check_output_path);
-  verb->footer("Example:\n  " + example + "\n");
+  if (!example.empty()) verb->footer("Example:\n  " + example + "\n");
   return verb;
 }
 

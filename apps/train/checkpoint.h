@@ -1,4 +1,5 @@
-// checkpoint.h: the state of one worker as a file, FILE.rankR, with the settings that it belongs to.
+// checkpoint.h: the state of one worker as a file, FILE.rankR, with the settings that it belongs
+// to.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 

@@ -313,7 +313,8 @@ std::uint32_t big_endian(const std::string& bytes, std::size_t at) {
   return value;
 }
 
-// A magic number (0x08 for bytes, then how many dimensions), the size of each dimension, the values.
+// A magic number (0x08 for bytes, then how many dimensions), the size of each dimension, the
+// values.
 IdxFile read_idx(const std::string& directory, const std::string& name, std::uint32_t dimensions) {
   IdxFile file{idx_path(directory, name, static_cast<int>(dimensions)), {}, {}};
   const std::string content =

@@ -53,6 +53,9 @@ Settings training_of(const ModelSettings& settings) {
   return training;
 }
 
+// A loss of energy that training does not notice, as that of bf16.
+constexpr double rounding = 1e-4;
+
 // One scheme's worker in a group of its own, after the training: its memory sees the gradients that
 // it would see, its averages go nowhere.
 class Onlooker {
@@ -76,7 +79,10 @@ class Onlooker {
     for (std::size_t i = 0; i < arrived.size(); ++i)
       exchange_.submit(static_cast<std::uint16_t>(i), arrived[i]);
     exchange_.finish();
-    if (size_.bytes.empty()) size_.candidate.kept = squared_cosine(gradient, arrived);
+    if (size_.bytes.empty()) {
+      size_.candidate.kept = squared_cosine(gradient, arrived);
+      if (size_.candidate.kept > 1 - rounding) size_.candidate.loses = false;
+    }
     size_.bytes.push_back(exchange_.report().payload_bytes - before);
     std::size_t sent = 0;
     for (const auto& average : arrived) {
@@ -126,8 +132,8 @@ class Inspector {
         learner_(settings_, *group_, {.threads = settings.threads}),
         optimizer_(settings_, learner_.buckets()) {}
 
-  // Trains first and keeps every gradient, then shows them to one scheme after the other: the memory
-  // of one scheme at a time.
+  // Trains first and keeps every gradient, then shows them to one scheme after the other: the
+  // memory of one scheme at a time.
   Findings run() {
     for (std::uint64_t step = 0; step < settings_.steps; ++step) {
       progress("step " + std::to_string(step + 1) + " of " + std::to_string(settings_.steps));

@@ -33,8 +33,9 @@ struct ModelInfo {
 };
 const std::vector<ModelInfo>& models();
 
-// Weights follow from `seed` alone. Throws an Error for an unknown name (lists the known) or a model that does not fit
-// the problem (an image model on text, an image too small for it), saying what would fit.
+// Weights follow from `seed` alone. Throws an Error for an unknown name (lists the known) or a
+// model that does not fit the problem (an image model on text, an image too small for it), saying
+// what would fit.
 std::shared_ptr<Model> make_model(const std::string& name, const Problem& problem, uint64_t seed);
 
 }  // namespace thinwire::train

@@ -36,10 +36,10 @@ void add_task(CLI::App& verb, Settings& s) {
   verb.add_option("--data", s.data, "Data to learn from; see the list below")
       ->type_name("KIND[:WHERE]")
       ->capture_default_str();
-  verb.add_option(
-          "--partition", s.partition,
-          "Who trains on what: iid (all workers share all examples), contiguous (each has a\n"
-          "part of the file), or dirichlet:ALPHA (classes are spread unevenly)")
+  verb.add_option("--partition", s.partition,
+                  "Who trains on what: iid (all workers share all examples),\n"
+                  "contiguous (each has a part of the file), or dirichlet:ALPHA\n"
+                  "(classes are spread unevenly)")
       ->type_name("KIND")
       ->capture_default_str();
   verb.add_option("--workers", s.workers, "Worker processes to start on this machine; default 1")
@@ -49,8 +49,8 @@ void add_task(CLI::App& verb, Settings& s) {
       ->type_name("NAME[:KEY=VALUE,...]")
       ->capture_default_str();
   verb.add_option("--exchange", s.exchange,
-                  "Route of the gradients: auto, split (split-reduce), or server:S (through S\n"
-                  "additional server processes)")
+                  "Route of the gradients: auto, split (split-reduce), or server:S\n"
+                  "(through S additional server processes)")
       ->type_name("KIND")
       ->capture_default_str();
   verb.add_option("--batch", s.batch, "Examples per worker and backward pass")
@@ -67,7 +67,7 @@ void add_task(CLI::App& verb, Settings& s) {
       ->capture_default_str();
   verb.add_option("--precision", s.precision,
                   "Precision of forward and backward. The weights stay f32")
-      ->type_name("")
+      ->type_name("f32|bf16")
       ->check(one_of({"f32", "bf16"}))
       ->capture_default_str();
   verb.add_option("--seed", s.seed, "Seed of weights, batches and dropout")
@@ -92,21 +92,22 @@ void add_length(CLI::App& verb, Settings& s) {
 
 void add_optimizer(CLI::App& verb, Settings& s) {
   verb.add_option("--optimizer", s.optimizer, "Optimizer of the weights")
-      ->type_name("")
+      ->type_name("sgd|adam|adamw")
       ->check(one_of({"sgd", "adam", "adamw"}))
       ->capture_default_str();
   verb.add_option("--lr", s.rate, "Peak learning rate; default 0.1, for adam and adamw 0.001")
       ->type_name("X")
       ->check(above_zero());
   verb.add_option("--momentum", s.momentum,
-                  "Momentum factor of SGD, or of the scheme where it keeps momentum; default 0.9")
+                  "Momentum factor in [0, 1), of SGD or of a scheme that keeps\n"
+                  "momentum; default 0.9")
       ->type_name("X")
       ->check(number_in(0, 0.999999));
   verb.add_flag("--nesterov", s.nesterov, "Use Nesterov's form of momentum");
-  verb.add_option("--beta1", s.beta1, "Decay of adam's mean of gradients; default 0.9")
+  verb.add_option("--beta1", s.beta1, "Decay of adam's mean of gradients, in [0, 1); default 0.9")
       ->type_name("X")
       ->check(number_in(0, 0.999999));
-  verb.add_option("--beta2", s.beta2, "Decay of adam's mean of squares; default 0.999")
+  verb.add_option("--beta2", s.beta2, "Decay of adam's mean of squares, in [0, 1); default 0.999")
       ->type_name("X")
       ->check(number_in(0, 0.999999));
   verb.add_option("--epsilon", s.epsilon,
@@ -123,7 +124,8 @@ void add_optimizer(CLI::App& verb, Settings& s) {
       ->check(zero_or_more())
       ->capture_default_str();
   verb.add_option("--schedule", s.schedule,
-                  "Course of the learning rate: constant, linear, cosine, or step:EPOCH,EPOCH,...")
+                  "Course of the learning rate: constant, linear, cosine, or\n"
+                  "step:EPOCH,EPOCH,...")
       ->type_name("KIND")
       ->capture_default_str();
   verb.add_option("--lr-warmup", s.rate_warmup, "Steps over which the learning rate rises")
@@ -148,7 +150,7 @@ void add_machine(CLI::App& verb, Settings& s) {
       ->capture_default_str();
   verb.add_option("--device", s.device,
                   "Where the model computes. Workers share the GPUs that there are")
-      ->type_name("")
+      ->type_name("cpu|cuda")
       ->check(one_of({"cpu", "cuda"}))
       ->capture_default_str();
   verb.add_option("--threads", s.threads,
@@ -159,33 +161,34 @@ void add_machine(CLI::App& verb, Settings& s) {
 
 void add_wire(CLI::App& verb, Settings& s) {
   verb.add_option("--link", s.link,
-                  "Link to emulate, by bandwidth and latency. Further parts: jitter=5ms,\n"
-                  "outage=LENGTH/EVERY (such as 2s/30s) and seed=N")
+                  "Link to emulate, by bandwidth and latency. Further parts:\n"
+                  "jitter=5ms, outage=LENGTH/EVERY (such as 2s/30s) and seed=N")
       ->type_name("100mbit,1ms");
   verb.add_option("--engine", s.engine,
-                  "Transport: gloo, mpi (start it with mpirun), or nccl (one GPU per worker)")
-      ->type_name("")
+                  "Transport. mpi needs mpirun, nccl needs a GPU for each worker")
+      ->type_name("gloo|mpi|nccl")
       ->check(one_of({"gloo", "mpi", "nccl"}))
       ->capture_default_str();
 }
 
 void add_delay(CLI::App& verb, Settings& s) {
   verb.add_option("--delay", s.delay,
-                  "Delayed averaging: steps that a message may be in flight, or auto:MOST")
+                  "Delayed averaging: steps that a message may be in flight, or\n"
+                  "auto:MOST")
       ->type_name("D");
   verb.add_option("--local-steps", s.local_steps, "Delayed averaging: steps per message; default 1")
       ->type_name("K")
       ->check(whole_in(1, 100000));
-  verb.add_option(
-          "--correction", s.correction,
-          "Delayed averaging: how a worker takes in what arrives: soft, ledger, published,\n"
-          "pull or none")
+  verb.add_option("--correction", s.correction,
+                  "Delayed averaging: how a worker takes in what arrives: soft,\n"
+                  "ledger, published, pull or none")
       ->type_name("NAME[:KEY=VALUE,...]");
 }
 
 void add_files(CLI::App& verb, Settings& s) {
   verb.add_option("--save", s.save,
-                  "Checkpoint to write at the end and on Ctrl-C, as FILE.rankR per rank")
+                  "Checkpoint to write at the end and on Ctrl-C, as FILE.rankR for\n"
+                  "each rank")
       ->type_name("FILE")
       ->check(apps::check_output_path);
   verb.add_option("--save-every", s.save_every, "Steps between further checkpoints")
@@ -193,7 +196,8 @@ void add_files(CLI::App& verb, Settings& s) {
       ->check(whole_from(1));
   verb.add_option("--resume", s.resume, "Checkpoint to go on from")->type_name("FILE");
   verb.add_option("--check-every", s.check_every,
-                  "Steps between comparisons of the replicas; 0 compares only at the end")
+                  "Steps between comparisons of the replicas; 0 compares only at\n"
+                  "the end")
       ->type_name("N")
       ->check(whole_from(0))
       ->capture_default_str();

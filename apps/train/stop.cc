@@ -1,10 +1,11 @@
 // stop.cc: the last step of an interrupted training.
 //
-// Ranks reach different steps at the same moment, so none can stop at its own. A thread of each rank
-// looks at the store where the ranks met: the first rank that gets a signal leaves a note there. On
-// the note each rank says how many steps it has begun, and begins no further one. The largest of
-// these numbers is the last step: each rank can reach it, since nobody has begun a step after it.
-// The thread answers while the training waits in a collective, so no rank can block the others.
+// Ranks reach different steps at the same moment, so none can stop at its own. A thread of each
+// rank looks at the store where the ranks met: the first rank that gets a signal leaves a note
+// there. On the note each rank says how many steps it has begun, and begins no further one. The
+// largest of these numbers is the last step: each rank can reach it, since nobody has begun a step
+// after it. The thread answers while the training waits in a collective, so no rank can block the
+// others.
 // SPDX-License-Identifier: Apache-2.0
 #include "apps/train/stop.h"
 

@@ -31,12 +31,15 @@ void add_train(CLI::App& parent) {
   describe(*verb, *settings);
   verb->footer([] {
     return zoo_help() +
-           "\nCtrl-C with --save finishes the step, writes the checkpoint and exits with code 130.\n"
+           "\nCtrl-C with --save finishes the step, writes the checkpoint and exits with code "
+           "130.\n"
            "\nExamples:\n"
            "  Four workers on this machine, over an emulated link:\n"
-           "    thinwire train --workers 4 --scheme dgc:density=0.001,warmup=100 --link 100mbit,1ms\n"
+           "    thinwire train --workers 4 --scheme dgc:density=0.001,warmup=100 --link "
+           "100mbit,1ms\n"
            "  A language model, with checkpoints, and going on from the last one:\n"
-           "    thinwire train --model lstm --data stdlib --steps 2000 --save state --save-every 500\n"
+           "    thinwire train --model lstm --data stdlib --steps 2000 --save state --save-every "
+           "500\n"
            "    thinwire train --model lstm --data stdlib --steps 2000 --resume state\n"
            "  Delayed averaging over a long link:\n"
            "    thinwire train --workers 4 --delay 20 --lr 0.05 --link 1gbit,50ms\n"

@@ -21,8 +21,8 @@ namespace thinwire::train {
 namespace {
 
 constexpr std::uint64_t traced_steps = 100;
-// A training that skips this many steps in a row at its end, or more than nine tenths of at least so
-// many, has failed. A single skipped step is normal with AMP; ten in a row are not.
+// A training that skips this many steps in a row at its end, or more than nine tenths of at least
+// so many, has failed. A single skipped step is normal with AMP; ten in a row are not.
 constexpr std::uint64_t too_many_skipped = 10;
 
 std::uint64_t steps_of(const Settings& settings, std::uint64_t steps_per_epoch) {

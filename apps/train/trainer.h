@@ -1,4 +1,5 @@
-// trainer.h: one worker's training from the first step, or a checkpoint, to the last. No torch here.
+// trainer.h: one worker's training from the first step, or a checkpoint, to the last. No torch
+// here.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 

@@ -56,9 +56,10 @@ TEST_F(Command, HelpsWithEveryVerb) {
 TEST_F(Command, RefusesBadUsage) {
   expect_refused("", {"expected one of", "train", "see thinwire --help"});
   expect_refused("fly", {"'fly'", "expected one of bench, train"});
-  expect_refused("bench", {"thinwire bench: expected one of kernels", "see thinwire bench --help"});
+  expect_refused("bench",
+                 {"thinwire: bench: expected one of kernels", "see thinwire bench --help"});
   expect_refused("schemes --wings", {"has no flag '--wings'", "see thinwire schemes --help"});
-  expect_refused("schemes dense extra", {"thinwire schemes does not expect 'extra'"});
+  expect_refused("schemes dense extra", {"thinwire: schemes does not expect 'extra'"});
   expect_refused("bench kernels --elements many", {"--elements", "many"});
   expect_refused("bench kernels --elements 0", {"--elements", "'0'"});
   expect_refused("bench kernels --elements 1.5", {"--elements", "1.5"});

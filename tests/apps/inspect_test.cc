@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <nlohmann/json.hpp>
+#include <set>
 #include <string>
 
 #include "tests/apps/command.h"
@@ -75,11 +76,12 @@ TEST_F(Inspect, MeasuresEverySchemeOfTheRegistry) {
   EXPECT_EQ(seen["rows"][0]["bits_per_element"], 32);
   EXPECT_EQ(seen["rows"][1]["ratio"], 2);
   // How much of the first gradient arrives, and when, at the end the choice.
+  const std::set<std::string> losing = {"signum", "terngrad"};  // biased, and without feedback
   for (const json& row : seen["rows"]) {
     EXPECT_GE(row["error"], 0) << row;
     EXPECT_LT(row["error"], 1) << row;
     EXPECT_GT(row["exchange_seconds"], 0) << row;
-    EXPECT_EQ(row["scheme"] == "signum", !row.contains("gradient_seconds")) << row;
+    EXPECT_EQ(losing.contains(row["scheme"]), !row.contains("gradient_seconds")) << row;
   }
   EXPECT_EQ(seen["rows"][0]["error"], 0);
   EXPECT_EQ(seen["link"], "1gbit,1ms");
