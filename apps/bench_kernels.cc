@@ -395,7 +395,7 @@ void add_bench_kernels(CLI::App& parent) {
       ->capture_default_str()
       ->type_name("S")
       ->check(number_in(0, 3600));
-  verb->add_option("--only", settings->only, "Only kernels whose name contains this")
+  verb->add_option("--only", settings->only, "Part of a name: measure only kernels that have it")
       ->type_name("NAME");
   verb->callback([settings] { run(*settings); });
 }

@@ -236,9 +236,9 @@ void add_bench_schemes(CLI::App& parent) {
       ->capture_default_str()
       ->type_name("S")
       ->check(number_in(0, 3600));
-  verb->add_option("--only", settings->only, "Only schemes whose name contains this")
+  verb->add_option("--only", settings->only, "Part of a name: measure only schemes that have it")
       ->type_name("NAME");
-  verb->add_option("--schemes", settings->schemes, "These, with options, instead of all")
+  verb->add_option("--schemes", settings->schemes, "Schemes to measure, with options; default all")
       ->type_name("LIST");
   verb->callback([settings] { run(*settings); });
 }

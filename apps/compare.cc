@@ -192,20 +192,20 @@ void describe_sources(CLI::App& verb, Settings& settings) {
                       "Schemes to train with, one run each; all takes every one")
           ->type_name("A,B:KEY=VALUE,..."),
       verb.add_option("--methods", settings.methods,
-                      "Ways to average, one run each: sync, fedavg:local=K, dga:delay=D, "
-                      "delayed:delay=D, each\n"
-                      "with local=K, of dga also correction=NAME; with scheme=NAME and its options")
+                      "Ways to average, one run each: sync, fedavg:local=K, dga:delay=D,\n"
+                      "delayed:delay=D. Each but sync takes local=K, dga also\n"
+                      "correction=NAME, all of them scheme=NAME and its options")
           ->type_name("A,B:KEY=VALUE,..."),
       verb.add_option("--preset", settings.preset,
-                      "Set of runs. dgc-ablation: dense, then DGC idea by idea; takes options of\n"
-                      "the schemes, as in dgc-ablation:density=0.01,warmup=200")
+                      "Set of runs. dgc-ablation: dense, then DGC idea by idea; takes\n"
+                      "options of the schemes, as in dgc-ablation:density=0.01,warmup=200")
           ->type_name("NAME[:KEY=VALUE,...]"),
       verb.add_option("--from", settings.from, "File that --json wrote: show it, and train nothing")
           ->type_name("FILE")
           ->check(check_input_path),
       verb.add_option("--timeline", settings.timeline,
-                      "File that `thinwire train --trace` wrote: draw it as the SVG file that\n"
-                      "--report names, and train nothing")
+                      "File that `thinwire train --trace` wrote: draw it as the SVG file\n"
+                      "that --report names, and train nothing")
           ->type_name("FILE")
           ->check(check_input_path)};
   for (std::size_t i = 0; i < sources.size(); ++i) {
@@ -219,16 +219,16 @@ void describe_sources(CLI::App& verb, Settings& settings) {
 void add_compare(CLI::App& parent) {
   using namespace compare_verb;
   const auto settings = std::make_shared<Settings>();
-  CLI::App* verb =
-      add_verb(parent, "compare",
-               "Train once per scheme or method (and seed), then show the runs side by side: a "
-               "table here, and a page with\n"
-               "loss against steps, bytes and time. All other flags are those of `thinwire train`",
-               "thinwire compare --schemes dense,topk,dgc:density=0.001,warmup=100 --data digits "
-               "--workers 4 --steps 500 --link 100mbit,1ms\n"
-               "  thinwire compare --methods sync,fedavg:local=5,dga:delay=20 --data digits "
-               "--workers 4 --steps 500 --link 1gbit,50ms",
-               settings->json);
+  CLI::App* verb = add_verb(
+      parent, "compare",
+      "Train once per scheme or method (and seed), then show the runs side by side: a table\n"
+      "here, and a page with loss against steps, bytes and time. All other flags are those of\n"
+      "`thinwire train`",
+      "thinwire compare --schemes dense,topk,dgc:density=0.001,warmup=100 --workers 4 \\\n"
+      "    --steps 500 --link 100mbit,1ms\n"
+      "  thinwire compare --methods sync,fedavg:local=5,dga:delay=20 --workers 4 --steps 500 \\\n"
+      "    --link 1gbit,50ms",
+      settings->json);
   describe_sources(*verb, *settings);
   verb->add_option("--seeds", settings->seeds,
                    "Seeds per run, from 1 to N; the table shows their means")

@@ -137,8 +137,8 @@ void describe(CLI::App& verb, ModelSettings& s) {
       verb.add_option("--model", s.model, "Network whose gradients to measure")->type_name("NAME");
   std::vector<CLI::Option*> others = {
       verb.add_option("--data", s.data,
-                      "Data to learn from, see thinwire train --help; default: noise of the size\n"
-                      "that the model was made for, or data that comes with it")
+                      "Data to learn from, see thinwire train --help; default: noise of\n"
+                      "the size that the model was made for, or data that comes with it")
           ->type_name("KIND[:WHERE]"),
       verb.add_option("--link", s.link, "Link of the verdict, by bandwidth and latency")
           ->type_name("1gbit,1ms"),
@@ -147,20 +147,27 @@ void describe(CLI::App& verb, ModelSettings& s) {
           ->check(whole_in(2, 65536)),
       verb.add_option("--schemes", s.schemes, "Schemes to measure; default all")
           ->type_name("A,B:KEY=VALUE,..."),
-      verb.add_option("--steps", s.steps, "Steps of training; default 20, of large models 4")
+      verb.add_option("--steps", s.steps,
+                      "Steps of training; default 20, or 4 for a large model without\n"
+                      "--data")
           ->type_name("N")
           ->check(whole_in(1, std::int64_t{1} << 32)),
-      verb.add_option("--batch", s.batch, "Examples per step; default 32, of large models 4")
+      verb.add_option("--batch", s.batch, "Examples per step; default 32, or 4 likewise")
           ->type_name("N")
           ->check(whole_in(1, 1 << 20)),
       verb.add_option("--sequence", s.sequence, "Tokens per example of a language model")
+          ->type_name("N")
           ->check(whole_in(1, 1 << 20)),
       verb.add_option("--seed", s.seed, "Seed of weights, batches and dropout")
+          ->type_name("N")
           ->check(whole_from(0)),
-      verb.add_option("--lr", s.rate, "Learning rate")->check(above_zero()),
+      verb.add_option("--lr", s.rate, "Learning rate")->type_name("X")->check(above_zero()),
       verb.add_option("--bucket-mb", s.bucket_mb, "Megabytes of gradients that travel together")
+          ->type_name("X")
           ->check(number_in(0.001, 4096)),
-      verb.add_option("--threads", s.threads, "Threads to compute with")->check(whole_in(1, 1024))};
+      verb.add_option("--threads", s.threads, "Threads to compute with")
+          ->type_name("N")
+          ->check(whole_in(1, 1024))};
   for (CLI::Option* option : others) {
     option->needs(model);
     const std::string name = option->get_name();

@@ -19,7 +19,7 @@ struct ModelSettings {
   std::string model;        // empty: no model is inspected
   std::string data;         // empty: what the model was made for, or noise of that size
   std::string schemes;      // empty: all of the registry
-  std::uint64_t steps = 0;  // 0: 20, or 4 of a model that is slow on a CPU
+  std::uint64_t steps = 0;  // 0: 20, or 4 of a large model without data
   std::int64_t batch = 0;   // 0: 32, or 4
   std::int64_t sequence = 32;
   std::uint64_t seed = 1;

@@ -46,20 +46,22 @@ Verdict judge(const std::vector<Candidate>& candidates, double elements, const L
     best = &each;
     least = seconds;
   }
-  const std::string where = "Over " + link.str() + " with " + std::to_string(workers) + " workers ";
+  const std::string where =
+      "Over " + link.str() + " with " + std::to_string(workers) + " workers, ";
   if (best == &dense) {
-    return {"dense", where + "a step of dense takes " + seconds_text(plain) +
-                         " to exchange, and no scheme carries a gradient's energy in less than " +
-                         percent(worthwhile) + " of that. Take dense."};
+    return {"dense", where + "dense exchanges a step in " + seconds_text(plain) +
+                         ".\nNo scheme carries a gradient's energy in less than " +
+                         percent(worthwhile) + " of that time. Take dense."};
   }
-  return {best->scheme,
-          where + best->scheme + " exchanges a step in " +
-              seconds_text(exchange_seconds(*best, link, workers)) + ", dense in " +
-              seconds_text(plain) + ". A message of it carries " + percent(best->kept) +
-              " of the gradient's energy,\nso a whole gradient takes " + seconds_text(least) +
-              ": the least of all schemes that lose nothing for good. Take " + best->scheme +
-              ".\nTry it: thinwire compare --schemes dense," + best->scheme + " --link " +
-              link.str()};
+  const std::string& name = best->scheme;
+  return {name, where + name + " exchanges a step in " +
+                    seconds_text(exchange_seconds(*best, link, workers)) + ", dense in " +
+                    seconds_text(plain) + ".\nOne message of " + name + " carries " +
+                    percent(best->kept) + " of the gradient's energy, so a whole gradient takes " +
+                    seconds_text(least) +
+                    ",\nthe least of all schemes that lose nothing for good. " + "Take " + name +
+                    ".\nTry it: thinwire compare --schemes dense," + name + " --link " +
+                    link.str()};
 }
 
 }  // namespace thinwire::apps

@@ -25,13 +25,14 @@ using train::Learner;
 using train::Settings;
 using Gradient = std::vector<std::vector<float>>;  // by bucket
 
-// Fills in what was left open. An unknown model is refused later, by the one who makes it.
+// Fills in what was left open. Without data it is a first look, and large models take few steps. An
+// unknown model is refused later, by the one who makes it.
 ModelSettings filled_in(ModelSettings settings) {
   const auto& known = train::models();
   const auto found = std::find_if(known.begin(), known.end(), [&](const train::ModelInfo& info) {
     return info.name == settings.model;
   });
-  const bool large = found != known.end() && found->large;
+  const bool large = found != known.end() && found->large && settings.data.empty();
   if (settings.data.empty()) settings.data = found != known.end() ? found->data : "synthetic";
   if (settings.steps == 0) settings.steps = large ? 4 : 20;
   if (settings.batch == 0) settings.batch = large ? 4 : 32;
@@ -56,8 +57,8 @@ Settings training_of(const ModelSettings& settings) {
 // A loss of energy that training does not notice, as that of bf16.
 constexpr double rounding = 1e-4;
 
-// One scheme's worker in a group of its own, after the training: its memory sees the gradients that
-// it would see, its averages go nowhere.
+// One scheme's worker in a group of its own, beside the training: its memory sees the gradients
+// that it would see, its averages go nowhere.
 class Onlooker {
  public:
   Onlooker(const Config& config, const std::vector<Bucket>& buckets)
@@ -130,10 +131,15 @@ class Inspector {
         settings_(training_of(asked_)),
         group_(std::move(make_local_groups(1).front())),
         learner_(settings_, *group_, {.threads = settings.threads}),
-        optimizer_(settings_, learner_.buckets()) {}
+        optimizer_(settings_, learner_.buckets()),
+        keeps_gradients_(settings_.steps < schemes.size()) {
+    if (keeps_gradients_) return;
+    for (const Config& scheme : schemes)
+      onlookers_.push_back(std::make_unique<Onlooker>(scheme, learner_.buckets()));
+  }
 
-  // Trains first and keeps every gradient, then shows them to one scheme after the other: the
-  // memory of one scheme at a time.
+  // A large model fills the machine with the memory of all schemes, or with the gradients of all
+  // steps: keeps whichever is less.
   Findings run() {
     for (std::uint64_t step = 0; step < settings_.steps; ++step) {
       progress("step " + std::to_string(step + 1) + " of " + std::to_string(settings_.steps));
@@ -141,7 +147,10 @@ class Inspector {
     }
     progress("energy of the layers");
     Findings findings = energies();
-    for (const Config& scheme : schemes_) findings.sizes.push_back(size_of(scheme));
+    for (const auto& onlooker : onlookers_) findings.sizes.push_back(onlooker->size());
+    if (keeps_gradients_) {
+      for (const Config& scheme : schemes_) findings.sizes.push_back(size_of(scheme));
+    }
     findings.used = asked_;
     findings.buckets = learner_.buckets().size();
     findings.loss = loss_;
@@ -156,11 +165,13 @@ class Inspector {
     loss_ = learner_.compute(
         step, [](std::uint16_t) {}, [](const char*, Learner::Time, Learner::Time) {});
     check_finite(step);
-    Gradient& kept = gradients_.emplace_back();
+    Gradient gradient;
     for (std::size_t i = 0; i < learner_.buckets().size(); ++i) {
-      const std::span<const float> gradient = learner_.gradient(i);
-      kept.emplace_back(gradient.begin(), gradient.end());
+      const std::span<const float> values = learner_.gradient(i);
+      gradient.emplace_back(values.begin(), values.end());
     }
+    for (const auto& onlooker : onlookers_) onlooker->take(gradient);
+    if (keeps_gradients_) gradients_.push_back(std::move(gradient));
     if (step + 1 == settings_.steps) return;  // the last gradient is looked at below
     const double rate = settings_.rates.at(step, settings_.steps, learner_.steps_per_epoch());
     for (const Bucket& bucket : learner_.buckets()) {
@@ -217,7 +228,9 @@ class Inspector {
   std::unique_ptr<Group> group_;
   Learner learner_;
   train::Optimizer optimizer_;
-  std::vector<Gradient> gradients_;  // by step
+  const bool keeps_gradients_;
+  std::vector<Gradient> gradients_;                   // by step, or
+  std::vector<std::unique_ptr<Onlooker>> onlookers_;  // by scheme
   double loss_ = 0;
 };
 
