@@ -301,13 +301,12 @@ void run(const Settings& settings) {
 void add_bench_exchange(CLI::App& parent) {
   using namespace bench_exchange_verb;
   const auto settings = std::make_shared<Settings>();
-  CLI::App* verb =
-      add_verb(parent, "exchange",
-               "Whole steps among ranks that are threads of this process, scheme by scheme,\n"
-               "against a plain all-reduce; with --link over an emulated network",
-               "thinwire bench exchange --ranks 2,4 --schemes dense,dgc:density=0.01,values=sign "
-               "--link 100mbit,1ms",
-               settings->json);
+  CLI::App* verb = add_verb(
+      parent, "exchange",
+      "Whole steps among ranks that are threads of this process, scheme by scheme,\n"
+      "against a plain all-reduce; with --link over an emulated network",
+      "thinwire bench exchange --ranks 2,4 --schemes dense,dgc:density=0.01 --link 100mbit,1ms",
+      settings->json);
   add_counts(*verb, "--ranks", settings->ranks, "Numbers of ranks");
   add_counts(*verb, "--elements", settings->elements, "Elements of the model")
       ->expected(1)

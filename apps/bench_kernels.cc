@@ -5,6 +5,7 @@
 #include <memory>
 #include <thread>
 
+#include "apps/flags.h"
 #include "apps/measure.h"
 #include "apps/synthetic.h"
 #include "apps/verb.h"
@@ -390,11 +391,11 @@ void add_bench_kernels(CLI::App& parent) {
   add_counts(*verb, "--elements", settings->elements,
              "Sizes of the bucket (1e9 needs 13 GB of memory)");
   add_counts(*verb, "--threads", settings->threads, "Numbers of threads");
-  verb->add_option("--seconds", settings->seconds, "Time to measure one row")
+  verb->add_option("--seconds", settings->seconds, "Seconds to measure one row")
       ->capture_default_str()
       ->type_name("S")
-      ->check(CLI::Range(0.0, 3600.0));
-  verb->add_option("--only", settings->only, "Only kernels whose name contains this")
+      ->check(number_in(0, 3600));
+  verb->add_option("--only", settings->only, "Part of a name: measure only kernels that have it")
       ->type_name("NAME");
   verb->callback([settings] { run(*settings); });
 }

@@ -4,6 +4,7 @@
 #include <cmath>
 #include <memory>
 
+#include "apps/flags.h"
 #include "apps/measure.h"
 #include "apps/synthetic.h"
 #include "apps/verb.h"
@@ -230,14 +231,14 @@ void add_bench_schemes(CLI::App& parent) {
   verb->add_option("--ranks", settings->ranks, "Payloads that a decoder adds, 1 to 127")
       ->capture_default_str()
       ->type_name("N")
-      ->check(CLI::PositiveNumber);
-  verb->add_option("--seconds", settings->seconds, "Time to measure one row")
+      ->check(whole_in(1, 127));
+  verb->add_option("--seconds", settings->seconds, "Seconds to measure one row")
       ->capture_default_str()
       ->type_name("S")
-      ->check(CLI::Range(0.0, 3600.0));
-  verb->add_option("--only", settings->only, "Only schemes whose name contains this")
+      ->check(number_in(0, 3600));
+  verb->add_option("--only", settings->only, "Part of a name: measure only schemes that have it")
       ->type_name("NAME");
-  verb->add_option("--schemes", settings->schemes, "These, with options, instead of all")
+  verb->add_option("--schemes", settings->schemes, "Schemes to measure, with options; default all")
       ->type_name("LIST");
   verb->callback([settings] { run(*settings); });
 }

@@ -8,6 +8,7 @@
 #include <iostream>
 #include <memory>
 
+#include "apps/flags.h"
 #include "apps/measure.h"
 #include "apps/synthetic.h"
 #include "apps/verb.h"
@@ -300,19 +301,21 @@ void add_bench_wire(CLI::App& parent) {
                             "the support and a copy of the frame",
                             "thinwire bench wire --elements 1e7 --density 0.001", settings->json);
   add_counts(*verb, "--elements", settings->elements, "Sizes of the bucket");
-  verb->add_option("--density", settings->densities, "Fractions that survive")
+  verb->add_option("--density", settings->densities, "Fractions of the elements that survive")
       ->capture_default_str()
       ->type_name("D[,D...]")
       ->delimiter(',')
-      ->check(CLI::Range(1e-9, 1.0));
+      ->check(number_in(1e-9, 1));
   verb->add_option("--support", settings->support,
-                   "A real support instead of uniform ones: little-endian uint32 elements,\n"
-                   "survivors, then the ascending indices (values: the same name with .f32)")
-      ->type_name("FILE");
-  verb->add_option("--seconds", settings->seconds, "Time to measure one row")
+                   "Support to read instead of uniform ones: little-endian uint32\n"
+                   "elements, survivors, then the ascending indices (values: the same\n"
+                   "name with .f32)")
+      ->type_name("FILE")
+      ->check(check_input_path);
+  verb->add_option("--seconds", settings->seconds, "Seconds to measure one row")
       ->capture_default_str()
       ->type_name("S")
-      ->check(CLI::Range(0.0, 3600.0));
+      ->check(number_in(0, 3600));
   verb->callback([settings] { run(*settings); });
 }
 

@@ -7,6 +7,8 @@
 #include <iostream>
 #include <memory>
 
+#include "apps/flags.h"
+#include "apps/nearest.h"
 #include "apps/plans.h"
 #include "apps/report_html.h"
 #include "apps/report_table.h"
@@ -49,9 +51,10 @@ std::vector<Plan> plans_of(const Settings& settings) {
   if (!settings.preset.empty()) return preset_plans(settings.preset, settings.passed);
   if (!settings.methods.empty()) return method_plans(settings.methods, settings.passed);
   if (!settings.schemes.empty()) return scheme_plans(settings.schemes, settings.passed);
-  throw BadInput(
-      "expected --schemes A,B,..., --methods A,B,... or --preset dgc-ablation; see `thinwire "
-      "schemes` and `thinwire compare --help`");
+  const std::string word = settings.passed.empty() ? "" : settings.passed.front();
+  throw BadInput("compare: expected --schemes A,B,..., --methods A,B,... or --preset dgc-ablation" +
+                 did_you_mean(word, Words{"--schemes", "--methods", "--preset"}) +
+                 "; see thinwire compare --help");
 }
 
 // ---- what is kept of it ----
@@ -84,18 +87,13 @@ std::string command_text(const Settings& settings) {
   return text;
 }
 
-Row compared(const Settings& settings) {
-  check_passed(settings);
-  const std::vector<Plan> plans = plans_of(settings);
+// Without its runs.
+Row begun(const Settings& settings) {
   Row comparison = about_machine();
   comparison["command"] = command_text(settings);
   comparison["date"] = date_text();
   comparison["link"] = passed_value(settings.passed, "--link");
-  comparison["runs"] = run_plans({.passed = settings.passed,
-                                  .seeds = settings.seeds,
-                                  .traced = !settings.methods.empty(),
-                                  .trainer = settings.trainer},
-                                 plans);
+  comparison["runs"] = Row::array();
   return comparison;
 }
 
@@ -160,36 +158,70 @@ void draw_timeline(const Settings& settings) {
   write_page(settings.report, timeline_file(timeline));
 }
 
-void run(const Settings& settings) {
-  if (!settings.timeline.empty()) return draw_timeline(settings);
-  const Row comparison = settings.from.empty() ? compared(settings) : kept(settings);
-  const Rows rows = headline(comparison["runs"]);
-  print_table(std::cout, columns_of(comparison["runs"]), rows);
-  if (!settings.json.empty()) write_json(settings.json, comparison, rows);
+void save_json(const Settings& settings, const Row& comparison) {
+  if (settings.json.empty()) return;
+  write_json(settings.json, comparison, headline(comparison["runs"]));
+}
+
+void show(const Settings& settings, const Row& comparison) {
+  print_table(std::cout, columns_of(comparison["runs"]), headline(comparison["runs"]));
+  save_json(settings, comparison);
   std::cout << '\n';
   print_verdict(comparison["runs"]);
   write_page(settings.report, report_html(comparison));
 }
 
+// However it ends, the runs that have ended are shown.
+void train_and_show(const Settings& settings) {
+  check_passed(settings);
+  const std::vector<Plan> plans = plans_of(settings);
+  if (const std::string wrong = check_output_path(settings.report); !wrong.empty())
+    throw BadInput("--report: " + wrong);
+  Row comparison = begun(settings);
+  try {
+    run_plans({.passed = settings.passed,
+               .seeds = settings.seeds,
+               .traced = !settings.methods.empty(),
+               .trainer = settings.trainer},
+              plans, [&](const Row& runs) {
+                comparison["runs"] = runs;
+                save_json(settings, comparison);
+              });
+  } catch (...) {
+    if (!comparison["runs"].empty()) show(settings, comparison);
+    throw;
+  }
+  show(settings, comparison);
+}
+
+void run(const Settings& settings) {
+  if (!settings.timeline.empty()) return draw_timeline(settings);
+  settings.from.empty() ? train_and_show(settings) : show(settings, kept(settings));
+}
+
 // Where the runs come from; one of these at a time.
 void describe_sources(CLI::App& verb, Settings& settings) {
   const std::vector<CLI::Option*> sources = {
-      verb.add_option("--schemes", settings.schemes, "Which, with options")
+      verb.add_option("--schemes", settings.schemes,
+                      "Schemes to train with, one run each; all takes every one")
           ->type_name("A,B:KEY=VALUE,..."),
       verb.add_option("--methods", settings.methods,
-                      "Ways to average: sync, fedavg:local=K, dga:delay=D, delayed:delay=D, each\n"
-                      "with local=K, of dga also correction=NAME; with scheme=NAME and its options")
+                      "Ways to average, one run each: sync, fedavg:local=K, dga:delay=D,\n"
+                      "delayed:delay=D. Each but sync takes local=K, dga also\n"
+                      "correction=NAME, all of them scheme=NAME and its options")
           ->type_name("A,B:KEY=VALUE,..."),
       verb.add_option("--preset", settings.preset,
-                      "dgc-ablation: dense, then DGC idea by idea; takes options of\n"
-                      "the schemes, as in dgc-ablation:density=0.01,warmup=200")
+                      "Set of runs. dgc-ablation: dense, then DGC idea by idea; takes\n"
+                      "options of the schemes, as in dgc-ablation:density=0.01,warmup=200")
           ->type_name("NAME[:KEY=VALUE,...]"),
-      verb.add_option("--from", settings.from, "Train nothing; show what --json once wrote")
-          ->type_name("FILE"),
+      verb.add_option("--from", settings.from, "File that --json wrote: show it, and train nothing")
+          ->type_name("FILE")
+          ->check(check_input_path),
       verb.add_option("--timeline", settings.timeline,
-                      "Train nothing; draw what `thinwire train --trace` wrote, as the SVG file\n"
-                      "that --report names")
-          ->type_name("FILE")};
+                      "File that `thinwire train --trace` wrote: draw it as the SVG file\n"
+                      "that --report names, and train nothing")
+          ->type_name("FILE")
+          ->check(check_input_path)};
   for (std::size_t i = 0; i < sources.size(); ++i) {
     for (std::size_t k = 0; k < i; ++k) sources[i]->excludes(sources[k]);
   }
@@ -201,22 +233,23 @@ void describe_sources(CLI::App& verb, Settings& settings) {
 void add_compare(CLI::App& parent) {
   using namespace compare_verb;
   const auto settings = std::make_shared<Settings>();
-  CLI::App* verb =
-      add_verb(parent, "compare",
-               "Train once per scheme or method (and seed), then show the runs side by side: a "
-               "table here, and a page with\n"
-               "loss against steps, bytes and time. All other flags are those of `thinwire train`",
-               "thinwire compare --schemes dense,topk,dgc:density=0.001,warmup=100 --data digits "
-               "--workers 4 --steps 500 --link 100mbit,1ms\n"
-               "  thinwire compare --methods sync,fedavg:local=5,dga:delay=20 --data digits "
-               "--workers 4 --steps 500 --link 1gbit,50ms",
-               settings->json);
+  CLI::App* verb = add_verb(
+      parent, "compare",
+      "Train once per scheme or method (and seed), then show the runs side by side: a table\n"
+      "here, and a page with loss against steps, bytes and time. All other flags are those of\n"
+      "`thinwire train`",
+      "thinwire compare --schemes dense,topk,dgc:density=0.001,warmup=100 --workers 4 \\\n"
+      "    --steps 500 --link 100mbit,1ms\n"
+      "  thinwire compare --methods sync,fedavg:local=5,dga:delay=20 --workers 4 --steps 500 \\\n"
+      "    --link 1gbit,50ms",
+      settings->json);
   describe_sources(*verb, *settings);
-  verb->add_option("--seeds", settings->seeds, "Train with the seeds 1 to N; the table has means")
+  verb->add_option("--seeds", settings->seeds,
+                   "Seeds per run, from 1 to N; the table shows their means")
       ->type_name("N")
-      ->check(CLI::Range(1, 1000))
+      ->check(whole_in(1, 1000))
       ->capture_default_str();
-  auto* report = verb->add_option("--report", settings->report, "The page")
+  auto* report = verb->add_option("--report", settings->report, "Page to write")
                      ->type_name("FILE")
                      ->check(check_output_path)
                      ->capture_default_str();

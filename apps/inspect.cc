@@ -1,17 +1,18 @@
-// inspect.cc: `thinwire inspect`: what a frame says, chunk by chunk, and whether it is sound; or, in
-// inspect_model.h, what a model's gradients are like.
+// inspect.cc: `thinwire inspect`: what a frame says, chunk by chunk, and whether it is sound; or,
+// in inspect_model.h, what a model's gradients are like.
 // SPDX-License-Identifier: Apache-2.0
 #include <algorithm>
 #include <cmath>
 #include <cstring>
-#include <filesystem>
 #include <fstream>
 #include <iomanip>
 #include <iostream>
 #include <iterator>
 #include <memory>
 
+#include "apps/flags.h"
 #include "apps/inspect_model.h"
+#include "apps/inspect_state.h"
 #include "apps/synthetic.h"
 #include "apps/verb.h"
 #include "thinwire/compress/registry.h"
@@ -47,10 +48,8 @@ struct Inspection {
 };
 
 std::vector<std::byte> read_file(const std::string& path) {
-  std::error_code error;
-  if (std::filesystem::is_directory(path, error)) throw BadInput("'" + path + "' is a folder");
+  if (const std::string wrong = check_input_path(path); !wrong.empty()) throw BadInput(wrong);
   std::ifstream file(path, std::ios::binary);
-  if (!file) throw BadInput("cannot read '" + path + "'");
   const std::string text((std::istreambuf_iterator<char>(file)), {});
   const auto bytes = std::as_bytes(std::span(text));
   return {bytes.begin(), bytes.end()};
@@ -181,21 +180,14 @@ Row summary_row(const Inspection& seen) {
   return row;
 }
 
-void print_fields(const Row& fields) {
-  for (const auto& [key, value] : fields.items()) {
-    std::cout << std::left << std::setw(20) << key << "  "
-              << (value.is_string() ? value.get<std::string>() : value.dump()) << '\n';
-  }
-  std::cout << '\n';
-}
-
 void inspect(const Settings& settings) {
   const std::vector<std::byte> bytes = read_file(settings.file);
+  if (is_state(bytes)) return inspect_state(settings.file, bytes, settings.json);
   Inspection seen = look_at(settings.file, bytes);
   Rows rows;
   for (const ChunkInfo& chunk : seen.chunks) rows.push_back(chunk_row(chunk));
   const Row header = header_row(seen);
-  print_fields(header);
+  print_fields(std::cout, header);
   print_table(std::cout, columns, rows);
   std::cout << '\n' << std::flush;
   if (!seen.crc_right()) {
@@ -207,7 +199,7 @@ void inspect(const Settings& settings) {
   const Status status = decode_sparse(bytes, survivors_of(seen), again, seen.content, used);
   if (!status.ok()) refuse(settings.file, status, bytes);
   const Row summary = summary_row(seen);
-  print_fields(summary);
+  print_fields(std::cout, summary);
   if (!settings.json.empty()) {
     write_json(settings.json, {{"header", header}, {"summary", summary}}, rows);
   }
@@ -246,7 +238,8 @@ void run(Settings& settings) {
                     (settings.model.model.empty() ? 0 : 1);
   if (asked != 1) {
     throw BadInput(
-        "inspect: expected either a FRAME to read, --example FILE to write, or --model NAME");
+        "inspect: expected a FRAME or checkpoint to read, --example FILE to write, or --model "
+        "NAME; see thinwire inspect --help");
   }
   if (!settings.file.empty()) return inspect(settings);
   if (!settings.example.empty()) return write_example(settings);
@@ -260,17 +253,20 @@ void run(Settings& settings) {
 void add_inspect(CLI::App& parent) {
   using namespace inspect_verb;
   const auto settings = std::make_shared<Settings>();
-  CLI::App* verb =
-      add_verb(parent, "inspect",
-               "What a model's gradients are like and how small each scheme makes them; or what a\n"
-               "frame says, chunk by chunk, and whether it is sound",
-               "thinwire inspect --model lstm --data stdlib --schemes dgc,topk:density=0.01\n"
-               "  thinwire inspect --example frame.tw --scheme dgc:density=0.01 && "
-               "thinwire inspect frame.tw",
-               settings->json);
-  verb->add_option("frame", settings->file, "The frame, as bytes in a file")->type_name("FRAME");
-  verb->add_option("--example", settings->example, "Write an example frame instead")
-      ->type_name("FILE");
+  CLI::App* verb = add_verb(
+      parent, "inspect",
+      "Measure a model's gradients, how small each scheme makes them, and which scheme to\n"
+      "take on a link; or show what a frame or a checkpoint holds, and whether it is sound",
+      "thinwire inspect --model resnet50 --link 1gbit,1ms\n"
+      "  thinwire inspect --model lstm --data stdlib --schemes dgc,topk:density=0.01\n"
+      "  thinwire inspect state.rank0\n"
+      "  thinwire inspect --example frame.tw --scheme dgc:density=0.01 && "
+      "thinwire inspect frame.tw",
+      settings->json);
+  verb->add_option("frame", settings->file, "Frame or checkpoint to read")->type_name("FILE");
+  verb->add_option("--example", settings->example, "File for an example frame")
+      ->type_name("FILE")
+      ->check(check_output_path);
   verb->add_option("--scheme", settings->scheme, "Scheme of the example")
       ->capture_default_str()
       ->type_name("NAME[:KEY=VALUE,...]");

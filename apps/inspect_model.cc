@@ -8,8 +8,10 @@
 #include <iostream>
 #include <numeric>
 
+#include "apps/flags.h"
 #include "apps/verb.h"
 #include "thinwire/compress/registry.h"
+#include "thinwire/core/error.h"
 
 namespace thinwire::apps {
 namespace {
@@ -31,6 +33,9 @@ const std::vector<Column> size_columns = {
     {"sent", "sent", Show::count},
     {"density", "density", Show::number},
     {"bits_per_sent", "bits/sent", Show::number},
+    {"error", "error", Show::number},
+    {"exchange_seconds", "exchange", Show::seconds},
+    {"gradient_seconds", "whole gradient", Show::seconds},
 };
 
 std::string text_of(const std::vector<std::int64_t>& shape) {
@@ -58,6 +63,28 @@ double mean_of_end(const std::vector<std::size_t>& by_step) {
   const double sum =
       std::accumulate(by_step.end() - static_cast<std::ptrdiff_t>(count), by_step.end(), 0.0);
   return sum / static_cast<double>(count);
+}
+
+Link link_of(const ModelSettings& settings) {
+  try {
+    return Link::parse(settings.link);
+  } catch (const Error& error) {
+    throw BadInput(std::string("--link: ") + error.what());
+  }
+}
+
+Candidate candidate_of(const WireSize& size) {
+  Candidate candidate = size.candidate;
+  candidate.scheme = size.scheme;
+  candidate.bytes = mean_of_end(size.bytes);
+  return candidate;
+}
+
+void add_times(Row& row, const Candidate& candidate, const Link& link, int workers) {
+  row["error"] = std::sqrt(1 - candidate.kept);
+  row["exchange_seconds"] = exchange_seconds(candidate, link, workers);
+  if (candidate.loses) return;
+  row["gradient_seconds"] = gradient_seconds(candidate, link, workers);
 }
 
 Row size_row(const WireSize& size, std::size_t elements) {
@@ -107,32 +134,51 @@ void print_head(const ModelSettings& settings, const Findings& findings) {
 
 void describe(CLI::App& verb, ModelSettings& s) {
   CLI::Option* model =
-      verb.add_option("--model", s.model, "Inspect the gradients of this network instead");
+      verb.add_option("--model", s.model, "Network whose gradients to measure")->type_name("NAME");
   std::vector<CLI::Option*> others = {
-      verb.add_option("--data", s.data, "What it learns from; see thinwire train --help"),
+      verb.add_option("--data", s.data,
+                      "Data to learn from, see thinwire train --help; default: noise of\n"
+                      "the size that the model was made for, or data that comes with it")
+          ->type_name("KIND[:WHERE]"),
+      verb.add_option("--link", s.link, "Link of the verdict, by bandwidth and latency")
+          ->type_name("1gbit,1ms"),
+      verb.add_option("--workers", s.workers, "Workers of the verdict")
+          ->type_name("N")
+          ->check(whole_in(2, 65536)),
       verb.add_option("--schemes", s.schemes, "Schemes to measure; default all")
           ->type_name("A,B:KEY=VALUE,..."),
-      verb.add_option("--steps", s.steps, "Steps of training")
-          ->check(CLI::Range(std::uint64_t{1}, std::uint64_t{1} << 32)),
-      verb.add_option("--batch", s.batch, "Examples per step")
-          ->check(CLI::Range(std::int64_t{1}, std::int64_t{1} << 20)),
+      verb.add_option("--steps", s.steps,
+                      "Steps of training; default 20, or 4 for a large model without\n"
+                      "--data")
+          ->type_name("N")
+          ->check(whole_in(1, std::int64_t{1} << 32)),
+      verb.add_option("--batch", s.batch, "Examples per step; default 32, or 4 likewise")
+          ->type_name("N")
+          ->check(whole_in(1, 1 << 20)),
       verb.add_option("--sequence", s.sequence, "Tokens per example of a language model")
-          ->check(CLI::Range(std::int64_t{1}, std::int64_t{1} << 20)),
-      verb.add_option("--seed", s.seed, "Of weights, batches and dropout"),
-      verb.add_option("--lr", s.rate, "Learning rate")->check(CLI::PositiveNumber),
+          ->type_name("N")
+          ->check(whole_in(1, 1 << 20)),
+      verb.add_option("--seed", s.seed, "Seed of weights, batches and dropout")
+          ->type_name("N")
+          ->check(whole_from(0)),
+      verb.add_option("--lr", s.rate, "Learning rate")->type_name("X")->check(above_zero()),
       verb.add_option("--bucket-mb", s.bucket_mb, "Megabytes of gradients that travel together")
-          ->check(CLI::Range(0.001, 4096.0)),
+          ->type_name("X")
+          ->check(number_in(0.001, 4096)),
       verb.add_option("--threads", s.threads, "Threads to compute with")
-          ->check(CLI::Range(1, 1024))};
+          ->type_name("N")
+          ->check(whole_in(1, 1024))};
   for (CLI::Option* option : others) {
     option->needs(model);
-    if (option->get_name() != "--schemes" && option->get_name() != "--threads") {
+    const std::string name = option->get_name();
+    if (name == "--link" || name == "--workers" || name == "--seed" || name == "--lr" ||
+        name == "--bucket-mb" || name == "--sequence")
       option->capture_default_str();
-    }
   }
 }
 
 std::vector<Config> schemes_of(const ModelSettings& settings) {
+  (void)link_of(settings);  // refused here, before any work
   if (!settings.schemes.empty()) return parse_schemes(settings.schemes);
   std::vector<Config> all;
   for (const Scheme* scheme : schemes()) all.push_back(parse_scheme(scheme->name));
@@ -150,17 +196,32 @@ std::vector<std::size_t> largest(const std::vector<Layer>& layers, std::size_t c
   return order;
 }
 
-void report(const ModelSettings& settings, const Findings& findings) {
+void report(const Findings& findings) {
+  const ModelSettings& settings = findings.used;
+  const Link link = link_of(settings);
   const Rows layers = layer_rows(findings);
   Rows sizes;
+  std::vector<Candidate> candidates;
   for (const WireSize& size : findings.sizes) {
+    candidates.push_back(candidate_of(size));
     sizes.push_back(size_row(size, findings.whole.elements));
+    add_times(sizes.back(), candidates.back(), link, settings.workers);
   }
+  const Verdict verdict =
+      judge(candidates, static_cast<double>(findings.whole.elements), link, settings.workers);
   print_head(settings, findings);
   std::cout << "Energy: share of the model's, and share of the layer's in its largest elements\n";
   print_table(std::cout, layer_columns, shown_rows(findings, layers));
-  std::cout << "\nWire: what one worker's encoders write per step, everything counted\n";
+  std::cout
+      << "\nWire: what one worker's encoders write per step, everything counted. Error: the part\n"
+         "of the first gradient's norm that its message misses, after the best scaling.\n"
+         "Exchange: one step over "
+      << link.str() << " with " << settings.workers
+      << " workers, without overlap; an estimate from bytes,\nlatency, and encoding and "
+         "decoding on this machine. Whole gradient: the time until a\nwhole gradient's energy "
+         "has travelled; empty where a scheme loses what it does not send.\n\n";
   print_table(std::cout, size_columns, sizes);
+  std::cout << '\n' << verdict.text << '\n';
   if (settings.json.empty()) return;
   Row about = about_machine();
   about.update({{"model", settings.model},
@@ -169,7 +230,11 @@ void report(const ModelSettings& settings, const Findings& findings) {
                 {"batch", settings.batch},
                 {"elements", findings.whole.elements},
                 {"buckets", findings.buckets},
-                {"loss", findings.loss}});
+                {"loss", findings.loss},
+                {"link", link.str()},
+                {"workers", settings.workers},
+                {"take", verdict.take},
+                {"verdict", verdict.text}});
   about["layers"] = layers;
   about["whole"] = energy_row("all, as one", "", findings.whole, findings.whole);
   write_json(settings.json, about, sizes);

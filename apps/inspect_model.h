@@ -9,21 +9,24 @@
 #include <vector>
 
 #include "apps/energy.h"
+#include "apps/inspect_verdict.h"
 #include "apps/table.h"
 #include "thinwire/core/options.h"
 
 namespace thinwire::apps {
 
 struct ModelSettings {
-  std::string model;  // empty: no model is inspected
-  std::string data = "digits";
-  std::string schemes;  // empty: all of the registry
-  std::uint64_t steps = 20;
-  std::int64_t batch = 32;
+  std::string model;        // empty: no model is inspected
+  std::string data;         // empty: what the model was made for, or noise of that size
+  std::string schemes;      // empty: all of the registry
+  std::uint64_t steps = 0;  // 0: 20, or 4 of a large model without data
+  std::int64_t batch = 0;   // 0: 32, or 4
   std::int64_t sequence = 32;
   std::uint64_t seed = 1;
   double rate = 0.1;
   double bucket_mb = 4;
+  std::string link = "1gbit,1ms";  // of the verdict
+  int workers = 4;
   int threads = 0;  // 0: torch decides
   std::string json;
 };
@@ -48,6 +51,10 @@ struct WireSize {
   std::string scheme;
   std::vector<std::size_t> bytes;  // by step
   std::vector<std::size_t> sent;   // by step: elements that arrived as something else than zero
+  // For the verdict. Its `bytes` are filled in from those above. `kept` is the squared cosine
+  // between the first gradient and what arrived of it: the energy that is right, whatever the
+  // scale.
+  Candidate candidate;
 };
 
 struct Findings {
@@ -56,15 +63,16 @@ struct Findings {
   Energy rest;                // all but the most_layers largest
   std::vector<WireSize> sizes;
   std::size_t buckets = 0;
-  double loss = 0;  // of the last step
+  double loss = 0;     // of the last step
+  ModelSettings used;  // with what was left open filled in
 };
 
 // Positions of the `count` largest layers, in order of position.
 std::vector<std::size_t> largest(const std::vector<Layer>& layers, std::size_t count);
 
-// Prints the tables; writes everything when --json names a file. A scheme's size is the mean over
-// the second half of the steps.
-void report(const ModelSettings& settings, const Findings& findings);
+// Prints the tables and the verdict; writes everything when --json names a file. A scheme's size is
+// the mean over the second half of the steps.
+void report(const Findings& findings);
 
 // Trains and reports. In a build without libtorch: throws BadInput.
 void inspect_model(const ModelSettings& settings);

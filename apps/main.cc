@@ -2,7 +2,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <exception>
 #include <iostream>
+#include <string>
+#include <vector>
 
+#include "apps/nearest.h"
 #include "apps/verb.h"
 
 namespace {
@@ -24,19 +27,72 @@ void add_verbs(CLI::App& command) {
   add_schemes(command);
 }
 
-int complain(const char* text, int code) {
+int complain(const std::string& text, int code) {
   progress("");
   std::cerr << "thinwire: " << text << '\n';
   return code;
 }
 
-// CLI11 asks for a verb without naming the word that it could not take for one.
-std::string sentence(const CLI::App& command, const CLI::ParseError& error) {
-  std::string text = error.what();
-  if (error.get_exit_code() == static_cast<int>(CLI::ExitCodes::RequiredError)) {
-    for (const std::string& word : command.remaining(true)) text += ", got '" + word + "'";
+// A result that nobody could read is a failure.
+int checked_output(int code) {
+  std::cout << std::flush;
+  if (std::cout) return code;
+  return complain("cannot write to the standard output: is its disk full, or its reader gone?",
+                  exit_failure);
+}
+
+// The verb of the command line, as far as it was understood.
+struct Verb {
+  const CLI::App* app;
+  std::string name;  // "bench wire"; empty where there was none
+
+  explicit Verb(const CLI::App& command) : app(&command) {
+    while (!app->get_subcommands().empty()) {
+      app = app->get_subcommands().front();
+      name += (name.empty() ? "" : " ") + app->get_name();
+    }
   }
-  return text + "; see thinwire --help";
+
+  std::string help() const { return "thinwire " + (name.empty() ? "" : name + " ") + "--help"; }
+
+  std::vector<std::string> flags() const {
+    std::vector<std::string> all;
+    for (const CLI::Option* option : app->get_options()) {
+      for (const std::string& name : option->get_lnames()) all.push_back("--" + name);
+    }
+    return all;
+  }
+
+  std::vector<std::string> verbs() const {
+    std::vector<std::string> all;
+    for (const CLI::App* each : app->get_subcommands([](const CLI::App*) { return true; }))
+      all.push_back(each->get_name());
+    return all;
+  }
+};
+
+std::string unknown_verb(const Verb& verb, const std::string& word) {
+  std::string text = verb.name + (verb.name.empty() ? "" : ": ") + "expected one of";
+  for (const std::string& name : verb.verbs()) text += (text.back() == 'f' ? " " : ", ") + name;
+  return word.empty() ? text : text + "; got '" + word + "'" + did_you_mean(word, verb.verbs());
+}
+
+std::string unknown_word(const Verb& verb, const std::string& word) {
+  if (!word.starts_with("-")) return verb.name + " does not expect '" + word + "'";
+  const std::string flag = word.substr(0, word.find('='));
+  return verb.name + " has no flag '" + flag + "'" + did_you_mean(flag, verb.flags());
+}
+
+std::string sentence(const CLI::App& command, const CLI::ParseError& error) {
+  const Verb verb(command);
+  const std::vector<std::string> rest = command.remaining(true);
+  std::string text = error.what();
+  if (!verb.verbs().empty()) {
+    text = unknown_verb(verb, rest.empty() ? "" : rest.front());
+  } else if (error.get_exit_code() == static_cast<int>(CLI::ExitCodes::ExtrasError)) {
+    text = unknown_word(verb, rest.front());
+  }
+  return text + (text.back() == '?' ? " See " : "; see ") + verb.help();
 }
 
 int run(int argc, char** argv) {
@@ -57,12 +113,12 @@ int run(int argc, char** argv) {
   try {
     command.parse(argc, argv);
   } catch (const CLI::Success& request) {  // --help, --version
-    return command.exit(request);
+    return checked_output(command.exit(request));
   } catch (const CLI::ParseError& error) {
-    return complain(sentence(command, error).c_str(), exit_bad_input);
+    return complain(sentence(command, error), exit_bad_input);
   }
   progress("");
-  return 0;
+  return checked_output(0);
 }
 
 }  // namespace
@@ -73,6 +129,8 @@ int main(int argc, char** argv) {
     return run(argc, argv);
   } catch (const BadInput& error) {
     return complain(error.what(), exit_bad_input);
+  } catch (const Interrupted& interrupted) {
+    return complain(interrupted.what(), exit_interrupted);
   } catch (const std::bad_alloc&) {
     return complain("not enough memory; ask for fewer elements", exit_failure);
   } catch (const std::exception& error) {

@@ -20,8 +20,8 @@ struct Plan {
   std::string str() const { return flags.empty() ? "scheme " + scheme : "method " + label; }
 };
 
-// "dense,dgc:density=0.01,values=sign": one plan per scheme; "all": every scheme of the registry, with
-// a warm-up that follows from the --steps `passed` on. All of these throw BadInput.
+// "dense,dgc:density=0.01,values=sign": one plan per scheme; "all": every scheme of the registry,
+// with a warm-up that follows from the --steps `passed` on. All of these throw BadInput.
 std::vector<Plan> scheme_plans(const std::string& text, const Words& passed);
 
 // "dgc-ablation:density=0.01". A warm-up that is not given follows from the --steps `passed` on.

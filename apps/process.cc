@@ -7,6 +7,7 @@
 #include <unistd.h>
 
 #include <array>
+#include <atomic>
 #include <cerrno>
 #include <csignal>
 #include <cstring>
@@ -18,29 +19,59 @@ namespace {
 
 constexpr int cannot_start = 127;  // as shells say it
 
-volatile std::sig_atomic_t interrupts = 0;
+constexpr std::array passed_on = {SIGINT, SIGTERM, SIGHUP};
 
-// While the program runs, Ctrl-C is noted instead of ending us.
+volatile std::sig_atomic_t interrupted = 0;
+std::atomic<pid_t> running = 0;
+static_assert(std::atomic<pid_t>::is_always_lock_free, "the handler of a signal reads it");
+
+void pass_on(int signal) {
+  interrupted = 1;
+  if (running > 0) kill(running, signal);
+}
+
+// While the program runs, signals go to it instead of ending us. A terminal's Ctrl-C reaches it
+// twice, which must not make a difference to it.
 class Patience {
  public:
   Patience() {
-    interrupts = 0;
-    struct sigaction note = {};
-    note.sa_handler = [](int) { interrupts = 1; };
-    sigaction(SIGINT, &note, &before_);
+    interrupted = 0;
+    sigset_t set;
+    sigemptyset(&set);
+    for (const int each : passed_on) sigaddset(&set, each);
+    sigprocmask(SIG_BLOCK, &set, &unblocked_);  // until there is somebody to pass them on to
+    struct sigaction action = {};
+    action.sa_handler = pass_on;
+    for (std::size_t i = 0; i < passed_on.size(); ++i)
+      sigaction(passed_on[i], &action, &before_[i]);
   }
-  ~Patience() { sigaction(SIGINT, &before_, nullptr); }
+  ~Patience() { end(); }
   Patience(const Patience&) = delete;
   Patience& operator=(const Patience&) = delete;
 
+  void begin(pid_t child) {
+    running = child;
+    sigprocmask(SIG_SETMASK, &unblocked_, nullptr);
+  }
+
+  // Also in the child, before exec.
+  void end() {
+    running = 0;
+    for (std::size_t i = 0; i < passed_on.size(); ++i)
+      sigaction(passed_on[i], &before_[i], nullptr);
+    sigprocmask(SIG_SETMASK, &unblocked_, nullptr);
+  }
+
  private:
-  struct sigaction before_ = {};
+  sigset_t unblocked_ = {};
+  std::array<struct sigaction, passed_on.size()> before_ = {};
 };
 
 // In the child; only calls that are safe after fork.
-[[noreturn]] void become(char* const* words, pid_t parent) {
-  prctl(PR_SET_PDEATHSIG, SIGTERM);
+[[noreturn]] void become(char* const* words, pid_t parent, Patience& patience) {
+  prctl(PR_SET_PDEATHSIG, SIGTERM);              // when the parent is killed
   if (getppid() != parent) _exit(cannot_start);  // it was gone before the line above
+  patience.end();
   execv(words[0], words);
   _exit(cannot_start);
 }
@@ -68,14 +99,15 @@ Ending run_program(const std::vector<std::string>& command) {
   std::vector<char*> words;
   for (const std::string& word : command) words.push_back(const_cast<char*>(word.c_str()));
   words.push_back(nullptr);
-  const Patience patience;
+  Patience patience;
   const pid_t parent = getpid(), child = fork();
   if (child < 0) fail("cannot start '", command[0], "': ", std::strerror(errno));
-  if (child == 0) become(words.data(), parent);
+  if (child == 0) become(words.data(), parent, patience);
+  patience.begin(child);
   const int status = wait_for(child);
   return {.code = WIFEXITED(status) ? WEXITSTATUS(status) : 0,
           .signal = WIFSIGNALED(status) ? WTERMSIG(status) : 0,
-          .interrupted = interrupts != 0};
+          .interrupted = interrupted != 0};
 }
 
 std::string this_program() {

@@ -10,7 +10,7 @@ namespace thinwire::apps {
 struct Ending {
   int code = 0;              // exit code, when no signal ended it
   int signal = 0;            // that ended it, or 0
-  bool interrupted = false;  // Ctrl-C came while it ran
+  bool interrupted = false;  // we got SIGINT, SIGTERM or SIGHUP while it ran
 
   bool good() const { return code == 0 && signal == 0 && !interrupted; }
   // "exit code 3", "signal 9 (Killed)"
@@ -18,8 +18,9 @@ struct Ending {
 };
 
 // Runs command[0], a path, with the other words as its arguments. It shares our input and outputs.
-// Ctrl-C reaches both: the program ends in its own way, and only then does this return. Should we
-// be ended, the program gets SIGTERM. Throws an Error when it cannot be started.
+// A SIGINT, SIGTERM or SIGHUP to us is passed on: the program ends in its own way, and only then
+// does this return. If we are killed, the program gets SIGTERM. Throws an Error when it cannot be
+// started.
 Ending run_program(const std::vector<std::string>& command);
 
 // The path of the program that runs now.

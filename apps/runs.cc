@@ -56,42 +56,73 @@ Words command_of(const Training& training, const Plan& plan, int seed, const Fil
   return words;
 }
 
-// Its own message has been shown by the run itself.
-void check_ending(const Ending& ending, const Plan& plan) {
-  if (ending.good()) return;
-  const std::string text = "the training with " + plan.str() + " ended with " + ending.str();
-  if (ending.code == exit_bad_input) throw BadInput(text + "; its message is above");
-  fail(text, ending.interrupted ? "" : "; its message is above");
-}
+class Runs {
+ public:
+  Runs(const Training& training, const Ended& ended) : training_(training), ended_(ended) {}
 
-// With a trace its timeline becomes part of the result.
-Row run_once(const Training& training, const Plan& plan, int seed, const Files& files) {
-  std::filesystem::remove(files.json);
-  if (!files.trace.empty()) std::filesystem::remove(files.trace);
-  check_ending(run_program(command_of(training, plan, seed, files)), plan);
-  Row document = read_json(files.json);
-  if (!document.is_object() || !document.contains("final")) {
-    fail("the training with ", plan.str(), " wrote no result");
+  // One training per seed. Where one has no result, those before it count.
+  void add(const Plan& plan) {
+    std::vector<Row> documents;
+    try {
+      for (int seed = 1; seed <= training_.seeds; ++seed) {
+        documents.push_back(train(plan, seed));
+        std::cout << std::endl;
+      }
+    } catch (...) {
+      keep(plan, documents);
+      throw;
+    }
+    keep(plan, documents);
   }
-  if (files.trace.empty()) return document;
-  const Timeline timeline = timeline_of(read_json(files.trace));
-  if (!timeline.empty()) document["timeline"] = kept_timeline(timeline);
-  return document;
-}
 
-Row run_plan(const Training& training, const Plan& plan, const Scratch& scratch) {
-  std::vector<Row> documents;
-  for (int seed = 1; seed <= training.seeds; ++seed) {
-    const bool traced = training.traced && seed == 1;
-    const Files files{scratch.path("run.json"), traced ? scratch.path("trace.json") : ""};
-    documents.push_back(run_once(training, plan, seed, files));
-    std::cout << std::endl;
+  void check() const {
+    if (!failures_.empty()) fail(failures_);
   }
-  Row run = {{"label", plan.label}, {"scheme", plan.scheme}};
-  if (plan.basis) run["basis"] = true;
-  run.update(over_seeds(documents));
-  return run;
-}
+
+ private:
+  // With a trace its timeline becomes part of the result.
+  Row train(const Plan& plan, int seed) {
+    const bool traced = training_.traced && seed == 1;
+    const Files files{scratch_.path("run.json"), traced ? scratch_.path("trace.json") : ""};
+    std::filesystem::remove(files.json);
+    std::filesystem::remove(scratch_.path("trace.json"));
+    const Ending ending = run_program(command_of(training_, plan, seed, files));
+    Row document = read_json(files.json);
+    judge(ending, plan, document.is_object() && document.contains("final"));
+    if (!traced) return document;
+    const Timeline timeline = timeline_of(read_json(files.trace));
+    if (!timeline.empty()) document["timeline"] = kept_timeline(timeline);
+    return document;
+  }
+
+  // The run itself has shown its own message.
+  void judge(const Ending& ending, const Plan& plan, bool result) {
+    if (ending.interrupted || ending.code == exit_interrupted)
+      throw Interrupted("interrupted during the training with " + plan.str());
+    const std::string text = "the training with " + plan.str();
+    if (ending.good() && !result) fail(text, " wrote no result");
+    if (ending.good()) return;
+    const std::string reason = text + " ended with " + ending.str() + "; its message is above";
+    if (ending.code == exit_bad_input) throw BadInput(reason);
+    if (!result) fail(reason);
+    failures_ += (failures_.empty() ? "" : "; ") + reason;
+  }
+
+  void keep(const Plan& plan, const std::vector<Row>& documents) {
+    if (documents.empty()) return;
+    Row run = {{"label", plan.label}, {"scheme", plan.scheme}};
+    if (plan.basis) run["basis"] = true;
+    run.update(over_seeds(documents));
+    runs_.push_back(std::move(run));
+    ended_(runs_);
+  }
+
+  const Training& training_;
+  const Ended& ended_;
+  const Scratch scratch_;
+  Row runs_ = Row::array();
+  std::string failures_;
+};
 
 }  // namespace
 
@@ -101,16 +132,15 @@ Row read_json(const std::string& path) {
   return document.is_discarded() ? Row() : document;
 }
 
-Row run_plans(const Training& training, const std::vector<Plan>& plans) {
-  const Scratch scratch;
-  Row runs = Row::array();
+void run_plans(const Training& training, const std::vector<Plan>& plans, const Ended& ended) {
+  Runs runs(training, ended);
   for (std::size_t i = 0; i < plans.size(); ++i) {
     std::cout << "== " << i + 1 << "/" << plans.size() << "  " << plans[i].label;
     if (plans[i].label != plans[i].scheme) std::cout << "  (" << plans[i].scheme << ")";
     std::cout << " ==" << std::endl;
-    runs.push_back(run_plan(training, plans[i], scratch));
+    runs.add(plans[i]);
   }
-  return runs;
+  runs.check();
 }
 
 }  // namespace thinwire::apps

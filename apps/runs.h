@@ -2,6 +2,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <functional>
 #include <string>
 #include <vector>
 
@@ -18,10 +19,14 @@ struct Training {
   std::string trainer;  // a program instead of our own `train`, for tests
 };
 
+// Gets all runs so far, after each of them.
+using Ended = std::function<void(const Row& runs)>;
+
 // Trains by each plan, and gives per run "label", "scheme", "basis" where it is, "timeline" where
-// it was traced, and what train wrote, with means over the seeds. A run that fails ends it all: an
-// Error, or BadInput where the run's flags could not be used.
-Row run_plans(const Training& training, const std::vector<Plan>& plans);
+// it was traced, and what train wrote, with means over the seeds. A run without a result ends it
+// all: an Error, BadInput where the run's flags could not be used, Interrupted after a signal. A
+// run that failed with a result is kept, and an Error names it at the end.
+void run_plans(const Training& training, const std::vector<Plan>& plans, const Ended& ended);
 
 // A file's JSON; null when it cannot be read.
 Row read_json(const std::string& path);

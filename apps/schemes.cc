@@ -12,6 +12,7 @@ namespace schemes_verb {
 namespace {
 
 struct Settings {
+  std::string scheme;  // empty: all
   bool markdown = false;
   std::string json;
 };
@@ -67,6 +68,27 @@ void print(const Rows& rows) {
   print_table(std::cout, option_columns, options_of(rows));
 }
 
+void print_one(const Scheme& scheme) {
+  const auto yes = [](bool value) { return value ? "yes" : "no"; };
+  std::cout << scheme.name << ": " << scheme.summary << "\n\n"
+            << "paper             " << scheme.paper << "\n"
+            << "bits per element  " << scheme.bits << "\n"
+            << "reducible         " << yes(scheme.reducible) << "\n"
+            << "biased            " << yes(scheme.biased) << "\n"
+            << "feedback          " << yes(scheme.feedback) << "\n"
+            << "stochastic        " << yes(scheme.stochastic) << "\n"
+            << "momentum          " << yes(scheme.momentum) << "\n\n";
+  if (scheme.options.empty()) {
+    std::cout << "It has no options.\n";
+    return;
+  }
+  const Option& first = scheme.options.front();
+  std::cout << "Options, as in " << scheme.name << ":" << first.name << "=" << first.fallback
+            << "\n";
+  print_table(std::cout, {option_columns.begin() + 1, option_columns.end()},
+              options_of({row_of(scheme)}));
+}
+
 void print_as_markdown(const Rows& rows) {
   print_markdown(std::cout, columns, rows);
   std::cout << '\n';
@@ -75,8 +97,18 @@ void print_as_markdown(const Rows& rows) {
 
 void run(const Settings& settings) {
   Rows rows;
-  for (const Scheme* scheme : schemes()) rows.push_back(row_of(*scheme));
-  settings.markdown ? print_as_markdown(rows) : print(rows);
+  if (settings.scheme.empty()) {
+    for (const Scheme* scheme : schemes()) rows.push_back(row_of(*scheme));
+  } else {
+    rows.push_back(row_of(find_scheme(parse_scheme(settings.scheme).scheme)));
+  }
+  if (settings.markdown) {
+    print_as_markdown(rows);
+  } else if (settings.scheme.empty()) {
+    print(rows);
+  } else {
+    print_one(find_scheme(rows.front()["name"].get<std::string>()));
+  }
   if (!settings.json.empty()) write_json(settings.json, Row::object(), rows);
 }
 
@@ -88,8 +120,9 @@ void add_schemes(CLI::App& parent) {
   const auto settings = std::make_shared<Settings>();
   CLI::App* verb = add_verb(parent, "schemes",
                             "The compression schemes: what each sends, keeps and takes as options",
-                            "thinwire schemes --markdown", settings->json);
-  verb->add_flag("--markdown", settings->markdown, "As docs/schemes.md embeds it");
+                            "thinwire schemes\n  thinwire schemes dgc", settings->json);
+  verb->add_option("scheme", settings->scheme, "The only scheme to show")->type_name("NAME");
+  verb->add_flag("--markdown", settings->markdown, "Print Markdown, as docs/schemes.md embeds it");
   verb->callback([settings] { run(*settings); });
 }
 

@@ -117,6 +117,14 @@ void print_table(std::ostream& out, const std::vector<Column>& columns, const Ro
   for (const Row& row : rows) print([&](const Column& column) { return cell(row, column); });
 }
 
+void print_fields(std::ostream& out, const Row& fields) {
+  for (const auto& [key, value] : fields.items()) {
+    out << padded(key, 20, true) << "  "
+        << (value.is_string() ? value.get<std::string>() : value.dump()) << '\n';
+  }
+  out << '\n';
+}
+
 void print_markdown(std::ostream& out, const std::vector<Column>& columns, const Rows& rows) {
   out << '|';
   for (const Column& column : columns) out << ' ' << column.heading << " |";

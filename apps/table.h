@@ -31,6 +31,9 @@ struct Column {
 // A column that no row has is left out; a key that a row lacks is shown as nothing.
 void print_table(std::ostream& out, const std::vector<Column>& columns, const Rows& rows);
 
+// One line per field: its name and its value.
+void print_fields(std::ostream& out, const Row& fields);
+
 // The same as a table of Markdown, every cell as plain text.
 void print_markdown(std::ostream& out, const std::vector<Column>& columns, const Rows& rows);
 

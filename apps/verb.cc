@@ -4,12 +4,14 @@
 
 #include <unistd.h>
 
+#include <algorithm>
 #include <cmath>
-#include <filesystem>
 #include <fstream>
 #include <iostream>
 #include <thread>
 
+#include "apps/flags.h"
+#include "apps/nearest.h"
 #include "thinwire/compress/registry.h"
 #include "thinwire/core/error.h"
 #include "thinwire/kernels/target.h"
@@ -33,6 +35,25 @@ std::size_t parse_count(const std::string& flag, const std::string& text) {
   return static_cast<std::size_t>(value);
 }
 
+// For the name of a scheme or option that is not known; else nothing.
+std::string meant(const Config& config) {
+  std::vector<std::string> names;
+  for (const Scheme* scheme : schemes()) {
+    if (scheme->name != config.scheme) {
+      names.push_back(scheme->name);
+      continue;
+    }
+    names.clear();
+    for (const Option& option : scheme->options) names.push_back(option.name);
+    for (const auto& [key, value] : config.options) {
+      if (std::find(names.begin(), names.end(), key) == names.end())
+        return did_you_mean(key, names);
+    }
+    return "";
+  }
+  return did_you_mean(config.scheme, names);
+}
+
 std::string processor() {
   std::ifstream info("/proc/cpuinfo");
   for (std::string line; std::getline(info, line);) {
@@ -44,19 +65,13 @@ std::string processor() {
 
 }  // namespace
 
-std::string check_output_path(const std::string& path) {
-  const std::filesystem::path folder = std::filesystem::path(path).parent_path();
-  if (folder.empty() || std::filesystem::is_directory(folder)) return {};
-  return "there is no folder '" + folder.string() + "' to write '" + path + "' into";
-}
-
 CLI::App* add_verb(CLI::App& parent, const std::string& name, const std::string& help,
                    const std::string& example, std::string& json) {
   CLI::App* verb = parent.add_subcommand(name, help);
-  verb->add_option("--json", json, "Also write the rows to this file")
+  verb->add_option("--json", json, "File for the rows, as JSON")
       ->type_name("FILE")
       ->check(check_output_path);
-  verb->footer("Example:\n  " + example + "\n");
+  if (!example.empty()) verb->footer("Example:\n  " + example + "\n");
   return verb;
 }
 
@@ -77,12 +92,13 @@ CLI::Option* add_counts(CLI::App& verb, const std::string& flag, std::vector<std
 }
 
 Config parse_scheme(const std::string& text) {
+  Config config;
   try {
-    Config config = Config::parse(text);
+    config = Config::parse(text);
     (void)make_compressor(config, Bucket::single(0, "check", 1), Site{});
     return config;
   } catch (const Error& error) {
-    throw BadInput(error.what());
+    throw BadInput(error.what() + meant(config));
   }
 }
 

@@ -22,13 +22,20 @@ class BadInput : public std::runtime_error {
   using std::runtime_error::runtime_error;
 };
 
+// A signal ended the work early. The text says what was kept.
+class Interrupted : public std::runtime_error {
+ public:
+  using std::runtime_error::runtime_error;
+};
+
 inline constexpr int exit_failure = 1;
 inline constexpr int exit_bad_input = 2;
+inline constexpr int exit_interrupted = 130;
 
-// Each adds its verb to `parent`. The verb runs when the command line has been read without error.
-// Becomes thinwire-torch, where the verb asks for it and it is there; else returns.
+// Becomes thinwire-torch, where the verb needs it and it is there; else returns.
 void hand_over(char** argv);
 
+// Each adds its verb to `parent`. The verb runs when the command line has been read without error.
 void add_bench_kernels(CLI::App& parent);
 void add_bench_wire(CLI::App& parent);
 void add_bench_schemes(CLI::App& parent);
@@ -42,10 +49,6 @@ void add_train(CLI::App& parent);
 // A verb with `--json F` and an example below its help.
 CLI::App* add_verb(CLI::App& parent, const std::string& name, const std::string& help,
                    const std::string& example, std::string& json);
-
-// Says what is wrong with a path to write to, or nothing; for Option::check(). Found out before
-// minutes of work, not after.
-std::string check_output_path(const std::string& path);
 
 // A number of things, each at least 1; takes 1000000 and 1e6 alike, and several of them.
 CLI::Option* add_counts(CLI::App& verb, const std::string& flag, std::vector<std::size_t>& counts,

@@ -31,8 +31,8 @@ class Averaging {
   virtual void submit(std::uint16_t bucket) = 0;
   // After backward: exchanges what is to be exchanged and changes the weights.
   virtual Result finish(float rate, const Learner::Phase& phase) = 0;
-  // Waits until nothing is in flight: what follows is off the clock, and must not give messages time
-  // that nobody counts.
+  // Waits until nothing is in flight: what follows is off the clock, and must not give messages
+  // time that nobody counts.
   virtual void await_arrivals() {}
   // After the last step of the training: also takes everything in.
   virtual void complete() {}

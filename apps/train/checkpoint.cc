@@ -13,14 +13,19 @@ namespace {
 // A state holds numbers by name; texts are kept in the names: "settings/model=mlp".
 std::string prefix_of(const std::string& flag) { return "settings/" + flag + "="; }
 
-std::string file_of(const std::string& path, int rank) {
-  return path + ".rank" + std::to_string(rank);
-}
-
 std::string saved_value(const State& state, const std::string& prefix) {
   const auto found = state.lower_bound(prefix);
   if (found == state.end() || !found->first.starts_with(prefix)) return "";
   return found->first.substr(prefix.size());
+}
+
+// A checkpoint of before this entry has none.
+void check_rank(const State& state, const std::string& file, int rank) {
+  const std::string saved = saved_value(state, prefix_of("rank"));
+  if (saved.empty() || saved == std::to_string(rank)) return;
+  throw apps::BadInput("--resume: '" + file + "' is the checkpoint of rank " + saved +
+                       ", expected that of rank " + std::to_string(rank) +
+                       "; give every rank the file that it saved");
 }
 
 void compare(const State& state, const std::string& file, const Identity& identity) {
@@ -35,11 +40,16 @@ void compare(const State& state, const std::string& file, const Identity& identi
 
 }  // namespace
 
+std::string checkpoint_file(const std::string& path, int rank) {
+  return path + ".rank" + std::to_string(rank);
+}
+
 void save_checkpoint(Group& group, const std::string& path, State state, const Identity& identity) {
   for (const auto& [flag, value] : identity) {
     state[prefix_of(flag) + value] = {Share::replicated, {}, 1, false};
   }
-  const std::string file = file_of(path, group.rank()), next = file + ".next";
+  state[prefix_of("rank") + std::to_string(group.rank())] = {Share::local, {}, 1, false};
+  const std::string file = checkpoint_file(path, group.rank()), next = file + ".next";
   save_file(next, state);
   group.barrier().wait();
   std::error_code error;
@@ -49,13 +59,18 @@ void save_checkpoint(Group& group, const std::string& path, State state, const I
 
 State load_checkpoint(const Group& group, const std::string& path, const Identity& identity) {
   // A run with more workers has ranks without a file: rank 0's tells them how many there were.
-  std::string file = file_of(path, group.rank());
-  if (!std::filesystem::exists(file)) file = file_of(path, 0);
+  std::string file = checkpoint_file(path, group.rank());
+  if (!std::filesystem::exists(file)) file = checkpoint_file(path, 0);
+  if (!std::filesystem::exists(file)) {
+    throw apps::BadInput("--resume: there is no file '" + file + "'; expected FILE of `--save " +
+                         "FILE`, without .rankR");
+  }
   try {
     State state = load_file(file);
     compare(state, file, identity);
-    if (file != file_of(path, group.rank()))
-      fail("there is no '", file_of(path, group.rank()), "'; is the checkpoint complete?");
+    if (file == checkpoint_file(path, group.rank())) check_rank(state, file, group.rank());
+    if (file != checkpoint_file(path, group.rank()))
+      fail("there is no '", checkpoint_file(path, group.rank()), "'; is the checkpoint complete?");
     return state;
   } catch (const Error& error) {
     throw apps::BadInput(std::string("--resume: ") + error.what());

@@ -1,4 +1,5 @@
-// checkpoint.h: the state of one worker as a file, FILE.rankR, with the settings that it belongs to.
+// checkpoint.h: the state of one worker as a file, FILE.rankR, with the settings that it belongs
+// to.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -10,6 +11,9 @@
 #include "thinwire/core/state.h"
 
 namespace thinwire::train {
+
+// FILE.rankR
+std::string checkpoint_file(const std::string& path, int rank);
 
 using Identity = std::vector<std::pair<std::string, std::string>>;  // flag and value
 

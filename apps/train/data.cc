@@ -9,6 +9,7 @@
 #include <fstream>
 #include <sstream>
 
+#include "apps/nearest.h"
 #include "apps/train/data_kinds.h"
 #include "apps/train/data_order.h"
 #include "thinwire/core/error.h"
@@ -51,11 +52,13 @@ const std::vector<Kind>& table() {
 
 const Kind& find(const std::string& name) {
   std::ostringstream known;
+  std::vector<std::string> names;
   for (const Kind& kind : table()) {
     if (kind.name == name) return kind;
     known << (known.tellp() > 0 ? ", " : "") << kind.usage;
+    names.push_back(kind.name);
   }
-  fail("unknown data '", name, "'; known are ", known.str());
+  fail("unknown data '", name, "'; known are ", known.str(), apps::did_you_mean(name, names));
 }
 
 }  // namespace
@@ -91,6 +94,7 @@ std::string read_file(const std::string& path, const std::string& advice) {
   if (std::filesystem::is_directory(path)) {
     fail("'", path, "' is a directory, expected a file; ", advice);
   }
+  if (!std::filesystem::exists(path)) fail("there is no file '", path, "'; ", advice);
   errno = 0;
   std::ifstream file(path, std::ios::binary);
   if (!file) fail("cannot open '", path, "': ", std::strerror(errno), "; ", advice);

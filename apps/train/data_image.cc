@@ -9,6 +9,7 @@
 #include <cstdlib>
 #include <filesystem>
 #include <numeric>
+#include <set>
 #include <span>
 #include <string_view>
 #include <utility>
@@ -312,7 +313,8 @@ std::uint32_t big_endian(const std::string& bytes, std::size_t at) {
   return value;
 }
 
-// A magic number (0x08 for bytes, then how many dimensions), the size of each dimension, the values.
+// A magic number (0x08 for bytes, then how many dimensions), the size of each dimension, the
+// values.
 IdxFile read_idx(const std::string& directory, const std::string& name, std::uint32_t dimensions) {
   IdxFile file{idx_path(directory, name, static_cast<int>(dimensions)), {}, {}};
   const std::string content =
@@ -348,6 +350,7 @@ IdxFile read_idx(const std::string& directory, const std::string& name, std::uin
 struct IdxPart {
   std::uint32_t height, width;
   ImageSet set;
+  std::string labels_path;
 };
 
 IdxPart read_idx_part(const std::string& directory, const std::string& name) {
@@ -357,11 +360,35 @@ IdxPart read_idx_part(const std::string& directory, const std::string& name) {
     fail("'", images.path, "' has ", images.sizes[0], " images, '", labels.path, "' has ",
          labels.sizes[0], " labels; they do not belong together, fetch both again");
   }
-  return {images.sizes[1], images.sizes[2], {std::move(images.values), std::move(labels.values)}};
+  return {images.sizes[1],
+          images.sizes[2],
+          {std::move(images.values), std::move(labels.values)},
+          labels.path};
 }
 
-std::int64_t classes_of(const ImageSet& set) {
-  return *std::max_element(set.labels.begin(), set.labels.end()) + 1;
+// The largest label decides, and a damaged byte would make hundreds of classes. So at least half of
+// the classes must have an example.
+std::int64_t classes_of(const IdxPart& part) {
+  const std::vector<std::uint8_t>& labels = part.set.labels;
+  const auto largest = std::max_element(labels.begin(), labels.end());
+  const std::size_t classes = std::size_t{*largest} + 1;
+  const std::size_t different = std::set<std::uint8_t>(labels.begin(), labels.end()).size();
+  if (classes > 2 * different) {
+    fail("'", part.labels_path, "': the label at index ", largest - labels.begin(), " is ",
+         static_cast<int>(*largest), ", but the file has only ", different,
+         " different labels; expected labels from 0 to the number of classes less 1");
+  }
+  return static_cast<std::int64_t>(classes);
+}
+
+void check_labels(const IdxPart& test, std::int64_t classes) {
+  const std::vector<std::uint8_t>& labels = test.set.labels;
+  const auto beyond = std::find_if(labels.begin(), labels.end(),
+                                   [=](std::uint8_t label) { return label >= classes; });
+  if (beyond == labels.end()) return;
+  fail("'", test.labels_path, "': the label at index ", beyond - labels.begin(), " is ",
+       static_cast<int>(*beyond), ", the training labels go only up to ", classes - 1,
+       "; they do not belong together");
 }
 
 // ---- synthetic
@@ -467,11 +494,8 @@ std::unique_ptr<Data> open_idx(const std::string& directory) {
     fail("'", directory, "': training images are ", train.height, "x", train.width,
          ", test images ", test.height, "x", test.width, "; they do not belong together");
   }
-  const std::int64_t classes = classes_of(train.set);
-  if (classes_of(test.set) > classes) {
-    fail("'", directory, "': the test has a label ", classes_of(test.set) - 1,
-         ", the training data only up to ", classes - 1, "; they do not belong together");
-  }
+  const std::int64_t classes = classes_of(train);
+  check_labels(test, classes);
   return std::make_unique<StoredImages>(Problem{false, 1, train.height, train.width, classes},
                                         std::move(train.set), std::move(test.set), false);
 }

@@ -14,8 +14,8 @@ namespace thinwire::train {
 
 GroupOptions options_of(const Settings& settings);
 
-// Gloo, MPI or NCCL (through that GPU) as the settings say, a group of one when there is one worker;
-// over an emulated link if --link asks for it. A collective.
+// Gloo, MPI or NCCL (through that GPU) as the settings say, a group of one when there is one
+// worker; over an emulated link if --link asks for it. A collective.
 std::unique_ptr<Group> make_group(const Settings& settings, const Place& place, int gpu);
 
 // MPI, or a BadInput that says that it was not built.

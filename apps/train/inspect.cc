@@ -1,4 +1,4 @@
-// inspect.cc: `thinwire inspect --model`: trains as one worker and shows every gradient to every
+// inspect.cc: `thinwire inspect --model`: trains as one worker, then shows every gradient to every
 // scheme.
 // SPDX-License-Identifier: Apache-2.0
 #include <algorithm>
@@ -8,9 +8,11 @@
 
 #include "apps/inspect_model.h"
 #include "apps/train/learner.h"
+#include "apps/train/models.h"
 #include "apps/train/optimizer.h"
 #include "apps/verb.h"
 #include "thinwire/comm/local.h"
+#include "thinwire/compress/registry.h"
 #include "thinwire/core/error.h"
 #include "thinwire/core/parallel.h"
 #include "thinwire/exchange/exchange.h"
@@ -21,6 +23,21 @@ namespace {
 
 using train::Learner;
 using train::Settings;
+using Gradient = std::vector<std::vector<float>>;  // by bucket
+
+// Fills in what was left open. Without data it is a first look, and large models take few steps. An
+// unknown model is refused later, by the one who makes it.
+ModelSettings filled_in(ModelSettings settings) {
+  const auto& known = train::models();
+  const auto found = std::find_if(known.begin(), known.end(), [&](const train::ModelInfo& info) {
+    return info.name == settings.model;
+  });
+  const bool large = found != known.end() && found->large && settings.data.empty();
+  if (settings.data.empty()) settings.data = found != known.end() ? found->data : "synthetic";
+  if (settings.steps == 0) settings.steps = large ? 4 : 20;
+  if (settings.batch == 0) settings.batch = large ? 4 : 32;
+  return settings;
+}
 
 // Plain SGD with momentum: the schemes look on, they do not steer.
 Settings training_of(const ModelSettings& settings) {
@@ -37,52 +54,92 @@ Settings training_of(const ModelSettings& settings) {
   return training;
 }
 
+// A loss of energy that training does not notice, as that of bf16.
+constexpr double rounding = 1e-4;
+
 // One scheme's worker in a group of its own, beside the training: its memory sees the gradients
 // that it would see, its averages go nowhere.
 class Onlooker {
  public:
-  Onlooker(const Config& scheme, const std::vector<Bucket>& buckets)
-      : group_(std::move(make_local_groups(1).front())), exchange_(*group_, buckets, scheme) {
-    size_.scheme = scheme.str();
+  Onlooker(const Config& config, const std::vector<Bucket>& buckets)
+      : group_(std::move(make_local_groups(1).front())),
+        exchange_(*group_, buckets, config),
+        buckets_(buckets.size()) {
+    size_.scheme = config.str();
+    const Scheme& scheme = find_scheme(config.scheme);
+    const auto feedback = config.options.find("feedback");
+    const bool keeps =
+        scheme.feedback && (feedback == config.options.end() || feedback->second != "off");
+    size_.candidate.reducible = scheme.reducible;
+    size_.candidate.loses = scheme.biased && !keeps;
   }
 
-  // Overwrites the gradients with what would have arrived.
-  void take(std::vector<std::vector<float>>& gradients) {
+  void take(const Gradient& gradient) {
+    Gradient arrived = gradient;
     const std::uint64_t before = exchange_.report().payload_bytes;
-    for (std::size_t i = 0; i < gradients.size(); ++i) {
-      exchange_.submit(static_cast<std::uint16_t>(i), gradients[i]);
-    }
+    for (std::size_t i = 0; i < arrived.size(); ++i)
+      exchange_.submit(static_cast<std::uint16_t>(i), arrived[i]);
     exchange_.finish();
+    if (size_.bytes.empty()) {
+      size_.candidate.kept = squared_cosine(gradient, arrived);
+      if (size_.candidate.kept > 1 - rounding) size_.candidate.loses = false;
+    }
     size_.bytes.push_back(exchange_.report().payload_bytes - before);
     std::size_t sent = 0;
-    for (const auto& average : gradients) {
+    for (const auto& average : arrived) {
       sent += average.size() -
               static_cast<std::size_t>(std::count(average.begin(), average.end(), 0.0f));
     }
     size_.sent.push_back(sent);
   }
 
-  const WireSize& size() const { return size_; }
+  WireSize size() {
+    const Report report = exchange_.report();
+    const auto steps = static_cast<double>(size_.bytes.size());
+    Candidate& candidate = size_.candidate;
+    candidate.encode_seconds = report.encode_seconds / steps;
+    candidate.decode_seconds = report.decode_seconds / steps;
+    const auto buckets = static_cast<double>(buckets_);
+    candidate.collectives =
+        std::max(1.0, static_cast<double>(report.traffic.collectives) / steps / buckets);
+    return size_;
+  }
 
  private:
+  static double squared_cosine(const Gradient& a, const Gradient& b) {
+    double product = 0, ours = 0, theirs = 0;
+    for (std::size_t i = 0; i < a.size(); ++i) {
+      for (std::size_t k = 0; k < a[i].size(); ++k) product += double{a[i][k]} * double{b[i][k]};
+      ours += squared_norm(a[i].data(), a[i].size());
+      theirs += squared_norm(b[i].data(), b[i].size());
+    }
+    if (ours == 0 || theirs == 0) return 0;
+    return std::clamp(product * product / (ours * theirs), 0.0, 1.0);
+  }
+
   std::unique_ptr<Group> group_;
   Exchange exchange_;
+  std::size_t buckets_;
   WireSize size_;
 };
 
 class Inspector {
  public:
   Inspector(const ModelSettings& settings, const std::vector<Config>& schemes)
-      : settings_(training_of(settings)),
+      : asked_(filled_in(settings)),
+        schemes_(schemes),
+        settings_(training_of(asked_)),
         group_(std::move(make_local_groups(1).front())),
         learner_(settings_, *group_, {.threads = settings.threads}),
-        optimizer_(settings_, learner_.buckets()) {
-    for (const Config& scheme : schemes) {
+        optimizer_(settings_, learner_.buckets()),
+        keeps_gradients_(settings_.steps < schemes.size()) {
+    if (keeps_gradients_) return;
+    for (const Config& scheme : schemes)
       onlookers_.push_back(std::make_unique<Onlooker>(scheme, learner_.buckets()));
-    }
-    for (const Bucket& bucket : learner_.buckets()) copies_.emplace_back(bucket.elements());
   }
 
+  // A large model fills the machine with the memory of all schemes, or with the gradients of all
+  // steps: keeps whichever is less.
   Findings run() {
     for (std::uint64_t step = 0; step < settings_.steps; ++step) {
       progress("step " + std::to_string(step + 1) + " of " + std::to_string(settings_.steps));
@@ -91,6 +148,10 @@ class Inspector {
     progress("energy of the layers");
     Findings findings = energies();
     for (const auto& onlooker : onlookers_) findings.sizes.push_back(onlooker->size());
+    if (keeps_gradients_) {
+      for (const Config& scheme : schemes_) findings.sizes.push_back(size_of(scheme));
+    }
+    findings.used = asked_;
     findings.buckets = learner_.buckets().size();
     findings.loss = loss_;
     progress("");
@@ -104,18 +165,26 @@ class Inspector {
     loss_ = learner_.compute(
         step, [](std::uint16_t) {}, [](const char*, Learner::Time, Learner::Time) {});
     check_finite(step);
-    for (const auto& onlooker : onlookers_) {
-      for (std::size_t i = 0; i < copies_.size(); ++i) {
-        std::ranges::copy(learner_.gradient(i), copies_[i].begin());
-      }
-      onlooker->take(copies_);
+    Gradient gradient;
+    for (std::size_t i = 0; i < learner_.buckets().size(); ++i) {
+      const std::span<const float> values = learner_.gradient(i);
+      gradient.emplace_back(values.begin(), values.end());
     }
+    for (const auto& onlooker : onlookers_) onlooker->take(gradient);
+    if (keeps_gradients_) gradients_.push_back(std::move(gradient));
     if (step + 1 == settings_.steps) return;  // the last gradient is looked at below
     const double rate = settings_.rates.at(step, settings_.steps, learner_.steps_per_epoch());
     for (const Bucket& bucket : learner_.buckets()) {
       optimizer_.step(bucket, static_cast<float>(rate), learner_.gradient(bucket.id),
                       learner_.weights(bucket.id));
     }
+  }
+
+  WireSize size_of(const Config& scheme) {
+    progress("scheme " + scheme.str());
+    Onlooker onlooker(scheme, learner_.buckets());
+    for (const Gradient& gradient : gradients_) onlooker.take(gradient);
+    return onlooker.size();
   }
 
   void check_finite(std::uint64_t step) {
@@ -153,12 +222,15 @@ class Inspector {
     return findings;
   }
 
+  const ModelSettings asked_;
+  const std::vector<Config> schemes_;
   Settings settings_;
   std::unique_ptr<Group> group_;
   Learner learner_;
   train::Optimizer optimizer_;
-  std::vector<std::unique_ptr<Onlooker>> onlookers_;
-  std::vector<std::vector<float>> copies_;  // of the gradients, by bucket
+  const bool keeps_gradients_;
+  std::vector<Gradient> gradients_;                   // by step, or
+  std::vector<std::unique_ptr<Onlooker>> onlookers_;  // by scheme
   double loss_ = 0;
 };
 
@@ -167,7 +239,7 @@ class Inspector {
 void inspect_model(const ModelSettings& settings) {
   if (settings.threads > 0) set_threads(settings.threads);
   const std::vector<Config> schemes = schemes_of(settings);  // before any work, since it may refuse
-  report(settings, Inspector(settings, schemes).run());
+  report(Inspector(settings, schemes).run());
 }
 
 }  // namespace thinwire::apps

@@ -108,13 +108,17 @@ struct Worker {
   bool running = false, stopped = false;
   int status = 0;  // as waitpid() gives it, once not running
 
-  bool failed() const { return !running && status != 0; }
+  // It saved a checkpoint after a signal.
+  bool stopped_early() const {
+    return !running && WIFEXITED(status) && WEXITSTATUS(status) == apps::exit_interrupted;
+  }
+  bool failed() const { return !running && status != 0 && !stopped_early(); }
   bool signalled() const { return !running && WIFSIGNALED(status); }
 };
 
 class Job {
  public:
-  explicit Job(int workers) : workers_(static_cast<std::size_t>(workers)) {
+  Job(int workers, bool stops) : stops_(stops), workers_(static_cast<std::size_t>(workers)) {
     sigemptyset(&watched_);
     for (const int each : {SIGINT, SIGTERM, SIGHUP, SIGCHLD}) sigaddset(&watched_, each);
     sigprocmask(SIG_BLOCK, &watched_, &before_);
@@ -137,7 +141,10 @@ class Job {
   // Returns when all have ended well.
   void watch() {
     while (any_running() && !any_failed()) wait(-1);
-    if (!any_failed()) return;
+    if (!any_failed()) {
+      if (workers_[0].stopped_early()) throw apps::Interrupted(last_words(workers_[0]));
+      return;
+    }
     const auto until = Clock::now() + settling;
     while (any_running() && Clock::now() < until) wait(50);
     const std::string stopped = stopped_ranks();
@@ -170,8 +177,11 @@ class Job {
                                   const std::vector<char*>& envp) {
     prctl(PR_SET_PDEATHSIG, SIGKILL);
     if (getppid() != parent) _exit(1);
-    signal(SIGINT, SIG_IGN);  // Ctrl-C reaches us too, but it is the parent that ends the job
-    sigprocmask(SIG_SETMASK, &before_, nullptr);
+    // Ctrl-C reaches us too, but the parent decides what follows. A worker that stops at a step
+    // unblocks it (stop.cc).
+    sigset_t mask = before_;
+    sigaddset(&mask, SIGINT);
+    sigprocmask(SIG_SETMASK, &mask, nullptr);
     fcntl(ends[1], F_SETFD, 0);
     if (rank == 0) {
       fcntl(meeting.listener(), F_SETFD, 0);
@@ -217,10 +227,24 @@ class Job {
     signalfd_siginfo info{};
     while (read(signals_, &info, sizeof info) == sizeof info) {
       if (info.ssi_signo == SIGCHLD) continue;
+      if (stops_ && !stopping_) {
+        ask_to_stop();
+        continue;
+      }
       end_all();
-      apps::progress("");
-      std::cerr << "thinwire: interrupted; all workers were ended\n";
-      std::exit(128 + static_cast<int>(info.ssi_signo));
+      throw apps::Interrupted(
+          stops_ ? "interrupted twice; all workers were ended at once, without a checkpoint"
+                 : "interrupted; all workers were ended. With --save FILE an interrupted training "
+                   "can go on later");
+    }
+  }
+
+  void ask_to_stop() {
+    stopping_ = true;
+    apps::progress("");
+    std::cerr << "thinwire: saves a checkpoint after this step; Ctrl-C again ends at once\n";
+    for (const Worker& worker : workers_) {
+      if (worker.running) kill(worker.pid, SIGINT);
     }
   }
 
@@ -289,11 +313,14 @@ class Job {
     return static_cast<std::size_t>(found - workers_.begin());
   }
 
+  static std::string last_words(const Worker& worker) {
+    return worker.tail.substr(0, worker.tail.find_last_not_of('\n') + 1);
+  }
+
   [[noreturn]] void complain(const std::string& stopped) const {
     const std::size_t rank = culprit();
     const Worker& worker = workers_[rank];
-    std::string text = worker.tail;
-    text.erase(text.find_last_not_of('\n') + 1);
+    std::string text = last_words(worker);
     const std::string hint =
         stopped.empty() ? "" : "; rank " + stopped + " is stopped (SIGSTOP), not gone";
     if (worker.signalled()) {
@@ -309,6 +336,8 @@ class Job {
     throw Error(text + hint + "; all workers were ended");
   }
 
+  const bool stops_;
+  bool stopping_ = false;
   std::vector<Worker> workers_;
   sigset_t watched_{}, before_{};
   int signals_ = -1;
@@ -316,9 +345,9 @@ class Job {
 
 }  // namespace
 
-void launch(int workers) {
+void launch(int workers, bool stops) {
   std::cout << std::flush;
-  Job job(workers);
+  Job job(workers, stops);
   job.watch();
 }
 
@@ -326,9 +355,10 @@ void leave(const Place& place, const std::string& text, int code) {
   std::cout << std::flush;
   const int to = place.report >= 0 ? place.report : STDERR_FILENO;
   apps::progress("");
+  if (text.empty()) std::_Exit(code);
   std::string line = place.report >= 0 ? "" : "thinwire: ";
   const std::string rank = "rank " + std::to_string(place.rank) + ": ";
-  if (code != apps::exit_bad_input && place.world > 1 && !text.starts_with(rank)) line += rank;
+  if (code == apps::exit_failure && place.world > 1 && !text.starts_with(rank)) line += rank;
   line += text + "\n";
   const char* from = line.data();
   for (std::size_t left = line.size(); left > 0;) {

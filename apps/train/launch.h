@@ -30,12 +30,13 @@ std::optional<Place> find_place(const Settings& settings);
 
 // Starts `workers` copies of this process, each with the same command line and a place of its own,
 // and returns when all have ended well. When one ends otherwise, the rest are ended within seconds
-// and an exception names the rank and the cause: BadInput when the worker found bad input. On
-// Ctrl-C or SIGTERM the workers are ended and the process exits.
-void launch(int workers);
+// and an exception names the rank and the cause: BadInput when the worker found bad input. SIGINT,
+// SIGTERM and SIGHUP end the workers, and an Interrupted says so. With `stops` the workers get a
+// SIGINT first (see stop.h) and end at a step of their choice; only a second signal ends them.
+void launch(int workers, bool stops);
 
-// Tells whoever started us why we end, and ends without waiting for anything: threads may be stuck
-// in collectives whose partners are gone.
+// Tells whoever started us why we end, unless the text is empty. Ends without waiting for anything:
+// threads may be stuck in collectives whose partners are gone.
 [[noreturn]] void leave(const Place& place, const std::string& text, int code);
 
 }  // namespace thinwire::train

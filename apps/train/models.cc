@@ -8,6 +8,7 @@
 #include <mutex>
 #include <sstream>
 
+#include "apps/nearest.h"
 #include "apps/train/models_zoo.h"
 #include "thinwire/core/error.h"
 
@@ -22,28 +23,38 @@ struct Entry {
 
 const std::vector<Entry>& entries() {
   static const std::vector<Entry> entries = {
-      {{"mlp", "two hidden layers of 300, for any image", false}, 1, make_mlp},
-      {{"cnn", "3x3 convolutions of 32 and 64, a layer of 128; 0.42M parameters at 28x28", false},
+      {{"mlp", "two hidden layers of 300, for any image", false, "digits", false}, 1, make_mlp},
+      {{"cnn", "3x3 convolutions of 32 and 64, a layer of 128; 0.42M parameters at 28x28", false,
+        "synthetic:1x28x28:10", false},
        4,
        make_cnn},
-      {{"resnet20", "He et al. for CIFAR, 0.27M parameters, shortcuts without weights", false},
+      {{"resnet20", "He et al. for CIFAR, 0.27M parameters, shortcuts without weights", false,
+        "synthetic:3x32x32:10", false},
        8,
        make_resnet20},
-      {{"resnet110", "the same with 110 layers, 1.7M parameters", false}, 8, make_resnet110},
-      {{"resnet50", "He et al. for ImageNet, 25.6M parameters at 1000 classes", false},
+      {{"resnet110", "the same with 110 layers, 1.7M parameters", false, "synthetic:3x32x32:10",
+        false},
+       8,
+       make_resnet110},
+      {{"resnet50", "He et al. for ImageNet, 25.6M parameters at 1000 classes", false,
+        "synthetic:3x224x224:1000", true},
        32,
        make_resnet50},
-      {{"alexnet", "Krizhevsky, one tower, 61.1M parameters at 1000 classes", false},
+      {{"alexnet", "Krizhevsky, one tower, 61.1M parameters at 1000 classes", false,
+        "synthetic:3x224x224:1000", true},
        63,
        make_alexnet},
-      {{"vgg16", "Simonyan and Zisserman, 138.4M parameters at 1000 classes", false},
+      {{"vgg16", "Simonyan and Zisserman, 138.4M parameters at 1000 classes", false,
+        "synthetic:3x224x224:1000", true},
        32,
        make_vgg16},
-      {{"lstm", "two layers of 200", true}, 0, make_lstm},
-      {{"lstm1500", "two layers of 1500, dropout 0.65, 66M parameters at 10,000 words", true},
+      {{"lstm", "two layers of 200", true, "stdlib", false}, 0, make_lstm},
+      {{"lstm1500", "two layers of 1500, dropout 0.65, 66M parameters at 10,000 words", true,
+        "stdlib", true},
        0,
        make_lstm1500},
-      {{"transformer", "decoder of 4 layers, 128 wide, 4 heads, up to 1024 tokens", true},
+      {{"transformer", "decoder of 4 layers, 128 wide, 4 heads, up to 1024 tokens", true, "stdlib",
+        false},
        0,
        make_transformer},
   };
@@ -68,7 +79,10 @@ const Entry& entry_of(const std::string& name) {
   for (const Entry& entry : entries()) {
     if (entry.info.name == name) return entry;
   }
-  fail("unknown model '", name, "'; known are ", names([](const Entry&) { return true; }));
+  std::vector<std::string> known;
+  for (const Entry& entry : entries()) known.push_back(entry.info.name);
+  fail("unknown model '", name, "'; known are ", names([](const Entry&) { return true; }),
+       apps::did_you_mean(name, known));
 }
 
 void check_fits(const Entry& entry, const Problem& problem) {

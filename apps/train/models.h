@@ -28,11 +28,14 @@ struct ModelInfo {
   std::string name;
   std::string help;  // one line
   bool language = false;
+  std::string data;    // that it was made for, or noise of that size
+  bool large = false;  // a CPU needs seconds for a step of some examples
 };
 const std::vector<ModelInfo>& models();
 
-// Weights follow from `seed` alone. Throws an Error for an unknown name (lists the known) or a model that does not fit
-// the problem (an image model on text, an image too small for it), saying what would fit.
+// Weights follow from `seed` alone. Throws an Error for an unknown name (lists the known) or a
+// model that does not fit the problem (an image model on text, an image too small for it), saying
+// what would fit.
 std::shared_ptr<Model> make_model(const std::string& name, const Problem& problem, uint64_t seed);
 
 }  // namespace thinwire::train

@@ -51,11 +51,15 @@ std::string delay_text(const Settings& settings) {
          " steps under way, correction " + delay.correction_str() + "\n";
 }
 
+void check_output() {
+  if (!std::cout) fail("cannot write to the standard output: is its reader gone?");
+}
+
 void print_cells(const std::vector<std::string>& cells) {
   std::string line;
   for (const std::string& text : cells) line += printed("%11s", text.c_str());
   std::cout << line << std::endl;
-  if (!std::cout) fail("cannot write to the standard output: is its reader gone?");
+  check_output();
 }
 
 }  // namespace
@@ -141,19 +145,24 @@ void Reporter::row(Row row) {
   rows_.push_back(std::move(row));
 }
 
-void Reporter::end(const Row& final, const Row& about) {
+void Reporter::end(const Row& final) {
   if (!speaks_) return;
   apps::progress("");
   const std::string score = language_ ? "perplexity " + cell(final, "perplexity", "%.2f")
                                       : "accuracy " + cell(final, "accuracy", "%.4f");
   std::cout << "\n"
-            << score << " on the test set after " << final.at("steps") << " steps, "
+            << (final.contains("accuracy") ? score + " on the test set" : "not evaluated")
+            << " after " << final.at("steps") << " steps, "
             << bytes_text(final.at("bytes_per_step").get<double>()) << " per step and worker ("
             << ratio_text(final.at("ratio").get<double>()) << "), "
             << seconds_text(final.at("seconds_per_step").get<double>()) << " per step, "
             << final.at("skipped") << " skipped, replicas identical, weights "
             << final.at("checksum").get<std::string>() << std::endl;
-  if (settings_.json.empty()) return;
+  check_output();
+}
+
+void Reporter::write(const Row& final, const Row& about) const {
+  if (!speaks_ || settings_.json.empty()) return;
   Row document = about;
   document["final"] = final;
   document["rows"] = rows_;

@@ -42,8 +42,10 @@ class Reporter {
   // After every step; draws at most ten times a second, and only on a terminal.
   void bar(std::uint64_t step, std::uint64_t steps, double loss, const Tally& so_far);
   void row(apps::Row row);
-  // Prints the end and writes --json.
-  void end(const apps::Row& final, const apps::Row& about);
+  // Prints the result.
+  void end(const apps::Row& final);
+  // Writes --json, where it is given.
+  void write(const apps::Row& final, const apps::Row& about) const;
 
  private:
   const Settings& settings_;

@@ -5,8 +5,8 @@
 #include <algorithm>
 #include <cinttypes>
 #include <cstdio>
-#include <filesystem>
 
+#include "apps/flags.h"
 #include "apps/verb.h"
 #include "thinwire/compress/registry.h"
 #include "thinwire/core/error.h"
@@ -15,7 +15,13 @@
 namespace thinwire::train {
 namespace {
 
+using apps::above_zero;
 using apps::BadInput;
+using apps::number_in;
+using apps::one_of;
+using apps::whole_from;
+using apps::whole_in;
+using apps::zero_or_more;
 
 std::string text_of(double value) {
   char text[32];
@@ -24,139 +30,189 @@ std::string text_of(double value) {
 }
 
 void add_task(CLI::App& verb, Settings& s) {
-  verb.add_option("--model", s.model, "The network; see below")->capture_default_str();
-  verb.add_option("--data", s.data, "The data; see below")->capture_default_str();
+  verb.add_option("--model", s.model, "Network to train; see the list below")
+      ->type_name("NAME")
+      ->capture_default_str();
+  verb.add_option("--data", s.data, "Data to learn from; see the list below")
+      ->type_name("KIND[:WHERE]")
+      ->capture_default_str();
   verb.add_option("--partition", s.partition,
-                  "Who trains on what: iid (all share all), contiguous, or dirichlet:ALPHA")
+                  "Who trains on what: iid (all workers share all examples),\n"
+                  "contiguous (each has a part of the file), or dirichlet:ALPHA\n"
+                  "(classes are spread unevenly)")
       ->type_name("KIND")
       ->capture_default_str();
-  verb.add_option("--workers", s.workers, "Worker processes to start here")
-      ->check(CLI::Range(1, 256));
-  verb.add_option("--scheme", s.scheme, "How gradients travel; see `thinwire schemes`")
-      ->type_name("NAME:KEY=VALUE,...")
+  verb.add_option("--workers", s.workers, "Worker processes to start on this machine; default 1")
+      ->type_name("N")
+      ->check(whole_in(1, 256));
+  verb.add_option("--scheme", s.scheme, "Compression of gradients; see `thinwire schemes`")
+      ->type_name("NAME[:KEY=VALUE,...]")
       ->capture_default_str();
   verb.add_option("--exchange", s.exchange,
-                  "auto, split (split-reduce), or server:S (S server processes besides)")
+                  "Route of the gradients: auto, split (split-reduce), or server:S\n"
+                  "(through S additional server processes)")
       ->type_name("KIND")
       ->capture_default_str();
   verb.add_option("--batch", s.batch, "Examples per worker and backward pass")
-      ->check(CLI::Range(std::int64_t{1}, std::int64_t{1} << 20))
+      ->type_name("N")
+      ->check(whole_in(1, 1 << 20))
       ->capture_default_str();
   verb.add_option("--accumulate", s.accumulate, "Backward passes per step")
-      ->check(CLI::Range(std::uint64_t{1}, std::uint64_t{1} << 20))
+      ->type_name("N")
+      ->check(whole_in(1, 1 << 20))
       ->capture_default_str();
   verb.add_option("--sequence", s.sequence, "Tokens per example of a language model")
-      ->check(CLI::Range(std::int64_t{1}, std::int64_t{1} << 20))
+      ->type_name("N")
+      ->check(whole_in(1, 1 << 20))
       ->capture_default_str();
-  verb.add_option("--precision", s.precision, "f32, or bf16: computes in bf16, weights stay f32")
-      ->check(CLI::IsMember({"f32", "bf16"}))
+  verb.add_option("--precision", s.precision,
+                  "Precision of forward and backward. The weights stay f32")
+      ->type_name("f32|bf16")
+      ->check(one_of({"f32", "bf16"}))
       ->capture_default_str();
-  verb.add_option("--seed", s.seed, "Of weights, batches and dropout")->capture_default_str();
+  verb.add_option("--seed", s.seed, "Seed of weights, batches and dropout")
+      ->type_name("N")
+      ->check(whole_from(0))
+      ->capture_default_str();
 }
 
 void add_length(CLI::App& verb, Settings& s) {
   auto* steps = verb.add_option("--steps", s.steps, "Steps of the whole training")
-                    ->check(CLI::PositiveNumber);
-  verb.add_option("--epochs", s.epochs, "The same in passes over the data")
-      ->check(CLI::PositiveNumber)
+                    ->type_name("N")
+                    ->check(whole_from(1));
+  verb.add_option("--epochs", s.epochs, "Length of the training in passes over the data")
+      ->type_name("X")
+      ->check(above_zero())
       ->excludes(steps)
       ->capture_default_str();
-  verb.add_option("--stop", s.stop, "End after this step; schedules still follow --steps")
-      ->check(CLI::PositiveNumber);
+  verb.add_option("--stop", s.stop, "Step to end after. Schedules still follow --steps")
+      ->type_name("N")
+      ->check(whole_from(1));
 }
 
 void add_optimizer(CLI::App& verb, Settings& s) {
-  verb.add_option("--optimizer", s.optimizer, "sgd, adam or adamw")
-      ->check(CLI::IsMember({"sgd", "adam", "adamw"}))
+  verb.add_option("--optimizer", s.optimizer, "Optimizer of the weights")
+      ->type_name("sgd|adam|adamw")
+      ->check(one_of({"sgd", "adam", "adamw"}))
       ->capture_default_str();
-  verb.add_option("--lr", s.rate, "Highest learning rate; default 0.1, of adam and adamw 0.001")
-      ->check(CLI::PositiveNumber);
-  verb.add_option("--momentum", s.momentum, "Of SGD, or inside the scheme; default 0.9")
-      ->check(CLI::Range(0.0, 0.999999));
-  verb.add_flag("--nesterov", s.nesterov, "Nesterov's form of momentum");
-  verb.add_option("--beta1", s.beta1, "Of adam and adamw: decay of the mean; default 0.9")
-      ->check(CLI::Range(0.0, 0.999999));
-  verb.add_option("--beta2", s.beta2, "... and of the mean square; default 0.999")
-      ->check(CLI::Range(0.0, 0.999999));
-  verb.add_option("--epsilon", s.epsilon, "... and what is added to its root; default 1e-8");
-  verb.add_option("--weight-decay", s.decay, "L2 term, from the weights; of adamw: decay itself")
-      ->check(CLI::NonNegativeNumber)
+  verb.add_option("--lr", s.rate, "Peak learning rate; default 0.1, for adam and adamw 0.001")
+      ->type_name("X")
+      ->check(above_zero());
+  verb.add_option("--momentum", s.momentum,
+                  "Momentum factor in [0, 1), of SGD or of a scheme that keeps\n"
+                  "momentum; default 0.9")
+      ->type_name("X")
+      ->check(number_in(0, 0.999999));
+  verb.add_flag("--nesterov", s.nesterov, "Use Nesterov's form of momentum");
+  verb.add_option("--beta1", s.beta1, "Decay of adam's mean of gradients, in [0, 1); default 0.9")
+      ->type_name("X")
+      ->check(number_in(0, 0.999999));
+  verb.add_option("--beta2", s.beta2, "Decay of adam's mean of squares, in [0, 1); default 0.999")
+      ->type_name("X")
+      ->check(number_in(0, 0.999999));
+  verb.add_option("--epsilon", s.epsilon,
+                  "Number that adam adds to the root of the mean square; default 1e-8")
+      ->type_name("X")
+      ->check(number_in(1e-30, 1e30));  // 0 / 0 where a gradient was never other than 0
+  verb.add_option("--weight-decay", s.decay,
+                  "Weight of the L2 term; with adamw, decay of the weights themselves")
+      ->type_name("X")
+      ->check(zero_or_more())
       ->capture_default_str();
-  verb.add_option("--clip", s.clip, "Largest norm of the gradient; 0: none")
-      ->check(CLI::NonNegativeNumber)
+  verb.add_option("--clip", s.clip, "Largest norm of the gradient; 0 clips nothing")
+      ->type_name("X")
+      ->check(zero_or_more())
       ->capture_default_str();
-  verb.add_option("--schedule", s.schedule, "constant, linear, cosine, or step:EPOCH,EPOCH,...")
+  verb.add_option("--schedule", s.schedule,
+                  "Course of the learning rate: constant, linear, cosine, or\n"
+                  "step:EPOCH,EPOCH,...")
+      ->type_name("KIND")
       ->capture_default_str();
   verb.add_option("--lr-warmup", s.rate_warmup, "Steps over which the learning rate rises")
+      ->type_name("N")
+      ->check(whole_from(0))
       ->capture_default_str();
 }
 
 void add_machine(CLI::App& verb, Settings& s) {
   verb.add_option("--bucket-mb", s.bucket_mb, "Megabytes of gradients that travel together")
-      ->check(CLI::Range(0.001, 4096.0))
+      ->type_name("X")
+      ->check(number_in(0.001, 4096))
       ->capture_default_str();
   verb.add_option("--fuse-mb", s.fuse_mb,
-                  "All-reduces of fewer megabytes wait for each other and travel as one; 0: none")
-      ->check(CLI::Range(0.0, 4096.0))
+                  "Megabytes below which all-reduces travel as one; 0 fuses nothing")
+      ->type_name("X")
+      ->check(number_in(0, 4096))
       ->capture_default_str();
   verb.add_option("--timeout", s.timeout, "Seconds after which a silent worker ends the job")
-      ->check(CLI::Range(0.1, 86400.0))
+      ->type_name("X")
+      ->check(number_in(0.1, 86400))
       ->capture_default_str();
   verb.add_option("--device", s.device,
-                  "cpu, or cuda: the model lives on a GPU; workers share those there are")
-      ->check(CLI::IsMember({"cpu", "cuda"}))
+                  "Where the model computes. Workers share the GPUs that there are")
+      ->type_name("cpu|cuda")
+      ->check(one_of({"cpu", "cuda"}))
       ->capture_default_str();
-  verb.add_option("--threads", s.threads, "Threads per worker; default 1 beside others")
-      ->check(CLI::Range(1, 1024));
+  verb.add_option("--threads", s.threads,
+                  "Threads per worker; default 1 when workers share a machine")
+      ->type_name("N")
+      ->check(whole_in(1, 1024));
 }
 
 void add_wire(CLI::App& verb, Settings& s) {
   verb.add_option("--link", s.link,
-                  "Emulate a link of this bandwidth and latency; may go on with jitter=5ms, "
-                  "outage=LENGTH/EVERY (such as 2s/30s) and seed=N")
+                  "Link to emulate, by bandwidth and latency. Further parts:\n"
+                  "jitter=5ms, outage=LENGTH/EVERY (such as 2s/30s) and seed=N")
       ->type_name("100mbit,1ms");
-  verb.add_option("--engine", s.engine, "gloo, mpi (under mpirun), or nccl (a GPU for each worker)")
-      ->check(CLI::IsMember({"gloo", "mpi", "nccl"}))
+  verb.add_option("--engine", s.engine,
+                  "Transport. mpi needs mpirun, nccl needs a GPU for each worker")
+      ->type_name("gloo|mpi|nccl")
+      ->check(one_of({"gloo", "mpi", "nccl"}))
       ->capture_default_str();
 }
 
 void add_delay(CLI::App& verb, Settings& s) {
   verb.add_option("--delay", s.delay,
-                  "Delayed averaging: steps that a message may be under way, or auto:MOST")
+                  "Delayed averaging: steps that a message may be in flight, or\n"
+                  "auto:MOST")
       ->type_name("D");
-  verb.add_option("--local-steps", s.local_steps, "... steps per message; default 1")
-      ->check(CLI::Range(1, 100000))
-      ->type_name("K");
+  verb.add_option("--local-steps", s.local_steps, "Delayed averaging: steps per message; default 1")
+      ->type_name("K")
+      ->check(whole_in(1, 100000));
   verb.add_option("--correction", s.correction,
-                  "... how what arrives is taken in: soft, ledger, published, pull or none")
+                  "Delayed averaging: how a worker takes in what arrives: soft,\n"
+                  "ledger, published, pull or none")
       ->type_name("NAME[:KEY=VALUE,...]");
 }
 
 void add_files(CLI::App& verb, Settings& s) {
-  verb.add_option("--save", s.save, "Checkpoint, as FILE.rankR, at the end")->type_name("FILE");
-  verb.add_option("--save-every", s.save_every, "... and every N steps")
-      ->check(CLI::PositiveNumber)
-      ->type_name("N");
-  verb.add_option("--resume", s.resume, "Go on from this checkpoint")->type_name("FILE");
+  verb.add_option("--save", s.save,
+                  "Checkpoint to write at the end and on Ctrl-C, as FILE.rankR for\n"
+                  "each rank")
+      ->type_name("FILE")
+      ->check(apps::check_output_path);
+  verb.add_option("--save-every", s.save_every, "Steps between further checkpoints")
+      ->type_name("N")
+      ->check(whole_from(1));
+  verb.add_option("--resume", s.resume, "Checkpoint to go on from")->type_name("FILE");
   verb.add_option("--check-every", s.check_every,
-                  "Compare the replicas every N steps; 0: at the end")
-      ->capture_default_str()
-      ->type_name("N");
-  verb.add_option("--eval-every", s.eval_every, "Evaluate every N steps; always at the end")
-      ->type_name("N");
-  verb.add_option("--report-every", s.report_every, "A row every N steps; default about 20 in all")
-      ->type_name("N");
-  verb.add_option("--trace", s.trace, "Rank 0's first 100 steps, in Chrome trace format")
-      ->type_name("FILE");
+                  "Steps between comparisons of the replicas; 0 compares only at\n"
+                  "the end")
+      ->type_name("N")
+      ->check(whole_from(0))
+      ->capture_default_str();
+  verb.add_option("--eval-every", s.eval_every,
+                  "Steps between evaluations; the end is always evaluated")
+      ->type_name("N")
+      ->check(whole_from(0));
+  verb.add_option("--report-every", s.report_every, "Steps per row; default about 20 rows in all")
+      ->type_name("N")
+      ->check(whole_from(0));
+  verb.add_option("--trace", s.trace, "File for rank 0's first 100 steps, in Chrome's trace format")
+      ->type_name("FILE")
+      ->check(apps::check_output_path);
   // For tests: a NaN in one rank's gradient. In no group, so not in --help.
   verb.add_option("--nan-at", s.nan_at, "STEP,RANK")->group("");
-}
-
-void check_folder(const std::string& flag, const std::string& path) {
-  const std::filesystem::path folder = std::filesystem::path(path).parent_path();
-  if (path.empty() || folder.empty() || std::filesystem::is_directory(folder)) return;
-  throw BadInput(flag + ": there is no folder '" + folder.string() + "' to write '" + path +
-                 "' into");
 }
 
 bool has_option(const Scheme& scheme, const std::string& name) {
@@ -206,8 +262,6 @@ void check_optimizer(Settings& s) {
   const std::string flag = "--optimizer " + s.optimizer;
   if (s.momentum || s.nesterov)
     throw BadInput(flag + " has no --momentum and no --nesterov; it has --beta1");
-  if (s.epsilon && !(*s.epsilon >= 1e-30))  // 0 / 0 where a gradient was never other than 0
-    throw BadInput("--epsilon: expected at least 1e-30, got " + text_of(*s.epsilon));
   if (!keeps_momentum(s.config) || s.delayed) return;
   if (s.config.scheme == "signum")
     throw BadInput(flag +
@@ -339,8 +393,6 @@ void check(Settings& s) {
   s.cuda = s.device == "cuda";
   s.bf16 = s.precision == "bf16";
   if (s.save_every > 0 && s.save.empty()) throw BadInput("--save-every needs --save FILE");
-  check_folder("--save", s.save);
-  check_folder("--trace", s.trace);
   check_fault(s);
 }
 

@@ -14,8 +14,8 @@ using namespace thinwire::train;
 
 void run(Settings& settings) {
   check(settings);
-  work_or_launch(settings, [&](Group& group, const Place&, const Hardware& hardware) {
-    return std::make_unique<Trainer>(settings, group, hardware);
+  work_or_launch(settings, [&](Group& group, const Place& place, const Hardware& hardware) {
+    return std::make_unique<Trainer>(settings, group, place, hardware);
   });
 }
 
@@ -31,8 +31,21 @@ void add_train(CLI::App& parent) {
   describe(*verb, *settings);
   verb->footer([] {
     return zoo_help() +
-           "\nExample:\n  thinwire train --model mlp --data digits --workers 4 "
-           "--scheme dgc:density=0.001,warmup=100\n";
+           "\nCtrl-C with --save finishes the step, writes the checkpoint and exits with code "
+           "130.\n"
+           "\nExamples:\n"
+           "  Four workers on this machine, over an emulated link:\n"
+           "    thinwire train --workers 4 --scheme dgc:density=0.001,warmup=100 --link "
+           "100mbit,1ms\n"
+           "  A language model, with checkpoints, and going on from the last one:\n"
+           "    thinwire train --model lstm --data stdlib --steps 2000 --save state --save-every "
+           "500\n"
+           "    thinwire train --model lstm --data stdlib --steps 2000 --resume state\n"
+           "  Delayed averaging over a long link:\n"
+           "    thinwire train --workers 4 --delay 20 --lr 0.05 --link 1gbit,50ms\n"
+           "  As part of a job:\n"
+           "    torchrun --nproc-per-node 4 --no-python thinwire train --scheme powersgd\n"
+           "    mpirun -n 4 thinwire train --engine mpi --scheme topk:density=0.01\n";
   });
   verb->callback([settings] { run(*settings); });
 }

@@ -10,6 +10,7 @@
 #include "apps/train/checkpoint.h"
 #include "apps/train/clock.h"
 #include "apps/train/engine.h"
+#include "apps/train/stop.h"
 #include "apps/verb.h"
 #include "thinwire/core/crc32c.h"
 #include "thinwire/core/error.h"
@@ -20,6 +21,9 @@ namespace thinwire::train {
 namespace {
 
 constexpr std::uint64_t traced_steps = 100;
+// A training that skips this many steps in a row at its end, or more than nine tenths of at least
+// so many, has failed. A single skipped step is normal with AMP; ten in a row are not.
+constexpr std::uint64_t too_many_skipped = 10;
 
 std::uint64_t steps_of(const Settings& settings, std::uint64_t steps_per_epoch) {
   if (settings.steps > 0) return settings.steps;
@@ -29,11 +33,32 @@ std::uint64_t steps_of(const Settings& settings, std::uint64_t steps_per_epoch) 
 
 bool due(std::uint64_t step, std::uint64_t every) { return every > 0 && step % every == 0; }
 
+// Tries everything that is to be written at the end, then says what failed.
+class Attempts {
+ public:
+  template <typename Do>
+  void add(Do attempt) {
+    try {
+      attempt();
+    } catch (const std::exception& error) {
+      failures_ += (failures_.empty() ? "" : "; ") + std::string(error.what());
+    }
+  }
+  void check() const {
+    if (!failures_.empty()) throw Error(failures_);
+  }
+
+ private:
+  std::string failures_;
+};
+
 }  // namespace
 
-Trainer::Trainer(const Settings& settings, Group& group, const Hardware& hardware)
+Trainer::Trainer(const Settings& settings, Group& group, const Place& place,
+                 const Hardware& hardware)
     : settings_(settings),
       group_(group),
+      place_(place),
       workers_(settings.meeting.workers(group.size())),
       server_(group.rank() >= workers_),
       learner_(settings, group, hardware),
@@ -58,11 +83,44 @@ void Trainer::run() {
   for (const Bucket& bucket : learner_.buckets()) parameters += bucket.elements();
   reporter_.head(group_.name() + (settings_.cuda ? ", cuda" : ""), workers_, parameters,
                  learner_.buckets().size(), steps_);
-  while (step_ < end_) {
+  Stop stop(settings_, place_);
+  while (step_ < end_ && stop.allows(step_)) {
     take_step();
     after_step();
   }
+  const bool early = step_ < end_;
+  if (early) stop_early();
   finish();
+  if (early) throw apps::Interrupted(how_to_go_on());
+  check_skips();
+}
+
+// Evaluates nothing: whoever interrupts wants an end.
+void Trainer::stop_early() {
+  if (step_ == first_)
+    throw apps::Interrupted("interrupted before the first step; nothing to save");
+  on_the_clock([this] { averaging_->await_arrivals(); });
+  if (last_row_.is_null() || last_row_.at("step") != step_) write_row(false);
+}
+
+std::string Trainer::how_to_go_on() const {
+  const std::string first = "'" + checkpoint_file(settings_.save, 0) + "'",
+                    last = "'" + checkpoint_file(settings_.save, group_.size() - 1) + "'";
+  return "interrupted after step " + std::to_string(step_) + " of " + std::to_string(steps_) +
+         "; the checkpoint is " + first + (group_.size() > 1 ? " to " + last : "") +
+         "; to go on, repeat the command with --resume " + settings_.save;
+}
+
+void Trainer::check_skips() const {
+  const auto steps = static_cast<std::uint64_t>(sums_.steps),
+             skipped = static_cast<std::uint64_t>(sums_.skipped);
+  const bool nearly_all = steps >= too_many_skipped && 10 * skipped > 9 * steps;
+  if (!nearly_all && skipped_in_a_row_ < too_many_skipped) return;
+  const std::string which =
+      nearly_all ? std::to_string(skipped) + " of " + std::to_string(steps)
+                 : "the last " + std::to_string(skipped_in_a_row_) + " of " + std::to_string(steps);
+  fail(which, " steps were skipped: their gradients were not finite, and the weights stayed as ",
+       "they were; lower --lr (now ", settings_.rate, ") or --clip the gradient");
 }
 
 void Trainer::take_step() {
@@ -86,6 +144,7 @@ void Trainer::take_step() {
   sums_.steps += 1;
   sums_.loss += last_loss_;
   sums_.skipped += result.skipped ? 1 : 0;
+  skipped_in_a_row_ = result.skipped ? skipped_in_a_row_ + 1 : 0;
   sums_.compute += seconds(start, computed);
   sums_.exposed += result.exposed;
   sums_.optimizer += result.update;
@@ -200,7 +259,6 @@ void Trainer::write_row(bool evaluate) {
 
 void Trainer::finish() {
   check_replicas();
-  if (!settings_.save.empty() && saved_ != step_) save();
   std::uint32_t checksum = 0;
   for (const Bucket& bucket : learner_.buckets()) {
     const std::span<const float> weights = averaging_->model(bucket.id);
@@ -225,8 +283,14 @@ void Trainer::finish() {
   about["emulated"] = settings_.emulated.has_value();
   for (const auto& [flag, value] : settings_.identity(group_.size()))
     about["settings"][flag] = value;
-  reporter_.end(final, about);
-  if (!settings_.trace.empty() && group_.rank() == 0) trace_.write(settings_.trace, 0);
+  // The result first: a full disk must not swallow it.
+  reporter_.end(final);
+  Attempts attempts;
+  attempts.add([&] { reporter_.write(final, about); });
+  if (!settings_.trace.empty() && group_.rank() == 0)
+    attempts.add([&] { trace_.write(settings_.trace, 0); });
+  if (!settings_.save.empty() && saved_ != step_) attempts.add([&] { save(); });
+  attempts.check();
   const auto lock = averaging_->hold();
   group_.barrier().wait();  // nobody leaves while others still speak to it
 }

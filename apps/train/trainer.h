@@ -1,11 +1,14 @@
-// trainer.h: one worker's training from the first step, or a checkpoint, to the last. No torch here.
+// trainer.h: one worker's training from the first step, or a checkpoint, to the last. No torch
+// here.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
 #include <cstdint>
 #include <memory>
+#include <string>
 
 #include "apps/train/averaging.h"
+#include "apps/train/launch.h"
 #include "apps/train/learner.h"
 #include "apps/train/report.h"
 #include "apps/train/settings.h"
@@ -16,8 +19,9 @@ namespace thinwire::train {
 
 class Trainer {
  public:
-  // Collectives, all three. Throws BadInput for what the user can change.
-  Trainer(const Settings& settings, Group& group, const Hardware& hardware);
+  // Both are collectives and throw BadInput for what the user can change.
+  Trainer(const Settings& settings, Group& group, const Place& place, const Hardware& hardware);
+  // Throws Interrupted when a signal ended it early (stop.h); the checkpoint is then complete.
   void run();
 
  private:
@@ -31,7 +35,10 @@ class Trainer {
   void watch_exchange();
   void add_score(apps::Row& row);
   void write_row(bool evaluate);
+  void stop_early();
   void finish();
+  std::string how_to_go_on() const;
+  void check_skips() const;
 
   Tally tally() const;
   Tally mean_tally();
@@ -41,6 +48,7 @@ class Trainer {
 
   const Settings& settings_;
   Group& group_;
+  const Place place_;
   int workers_;
   bool server_;  // holds a replica as all do, but computes no gradients
   Learner learner_;
@@ -52,6 +60,7 @@ class Trainer {
   Tally sums_;               // of this worker and run; the exchange's share is added by tally()
   Tally row_start_;          // means at the last row
   double last_loss_ = 0;
+  std::uint64_t skipped_in_a_row_ = 0;  // up to now
   apps::Row last_row_;
 };
 

@@ -9,6 +9,7 @@
 #include "apps/train/engine.h"
 #include "apps/train/launch.h"
 #include "apps/train/settings.h"
+#include "apps/train/stop.h"
 #include "apps/verb.h"
 #include "thinwire/core/parallel.h"
 
@@ -37,6 +38,10 @@ void work(const Settings& settings, const Place& place, const Make& make) {
     group = make_group(settings, place, hardware.gpu);
     task = make(*group, place, hardware);
     task->run();
+  } catch (const apps::Interrupted& interrupted) {
+    task.reset();  // all ranks are here and well
+    group.reset();
+    leave(place, place.rank == 0 ? interrupted.what() : "", apps::exit_interrupted);
   } catch (const apps::BadInput& error) {
     give_up(settings, place, error.what(), apps::exit_bad_input);
   } catch (const std::exception& error) {
@@ -52,7 +57,7 @@ void work_or_launch(const Settings& settings, const Make& make) {
     work(settings, *place, make);
   } else {
     check_gpus(settings);
-    launch(settings.processes());
+    launch(settings.processes(), stops_at_a_step(settings));
   }
 }
 

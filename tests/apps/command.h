@@ -47,8 +47,9 @@ class CommandTest : public ::testing::Test {
   std::string path(const std::string& name) const { return folder_ + "/" + name; }
 
   Outcome run(const std::string& arguments) const {
-    const std::string line = std::string("'") + THINWIRE_COMMAND + "' " + arguments + " >'" +
-                             path("out") + "' 2>'" + path("err") + "'";
+    // A redirection among the arguments comes last, and holds.
+    const std::string line = std::string("'") + THINWIRE_COMMAND + "' >'" + path("out") + "' 2>'" +
+                             path("err") + "' " + arguments;
     const int status = std::system(line.c_str());
     return {WIFEXITED(status) ? WEXITSTATUS(status) : -1, read(path("out")), read(path("err"))};
   }

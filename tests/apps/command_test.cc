@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "tests/apps/command.h"
+#include "thinwire/core/state.h"
 
 namespace {
 
@@ -53,16 +54,63 @@ TEST_F(Command, HelpsWithEveryVerb) {
 }
 
 TEST_F(Command, RefusesBadUsage) {
-  expect_refused("", {"subcommand"});
-  expect_refused("fly", {"fly"});
-  expect_refused("schemes --wings", {"--wings"});
+  expect_refused("", {"expected one of", "train", "see thinwire --help"});
+  expect_refused("fly", {"'fly'", "expected one of bench, train"});
+  expect_refused("bench",
+                 {"thinwire: bench: expected one of kernels", "see thinwire bench --help"});
+  expect_refused("schemes --wings", {"has no flag '--wings'", "see thinwire schemes --help"});
+  expect_refused("schemes dense extra", {"thinwire: schemes does not expect 'extra'"});
   expect_refused("bench kernels --elements many", {"--elements", "many"});
   expect_refused("bench kernels --elements 0", {"--elements", "'0'"});
   expect_refused("bench kernels --elements 1.5", {"--elements", "1.5"});
   expect_refused("bench kernels --threads 5000", {"--threads", "1024"});
   expect_refused("bench kernels --only nothing", {"nothing", "dgc"});
-  expect_refused("bench wire --density 2", {"--density"});
-  expect_refused("schemes --json /no/such/folder/f.json", {"/no/such/folder"});
+  expect_refused("bench wire --density 2", {"--density: expected a number from 1e-09 to 1", "'2'"});
+  for (const char* number : {"nan", "inf", "-1", "1e999", "0.5x", ""}) {
+    expect_refused("bench wire --density '" + std::string(number) + "'", {"--density", "expected"});
+    expect_refused("bench kernels --seconds '" + std::string(number) + "'", {"--seconds"});
+  }
+}
+
+TEST_F(Command, SaysWhatWasMeant) {
+  expect_refused("trian --model mlp", {"did you mean 'train'? See thinwire --help"});
+  expect_refused("bench kernles", {"did you mean 'kernels'? See thinwire bench --help"});
+  expect_refused("schemes --jsno x", {"'--jsno'; did you mean '--json'?"});
+  expect_refused("schemes --markdwon=1", {"'--markdwon'; did you mean '--markdown'?"});
+  expect_refused("schemes powrsgd", {"'powrsgd'", "did you mean 'powersgd'?"});
+  expect_refused("bench exchange --schemes dgc:desnity=0.1", {"did you mean 'density'?"});
+  expect_refused("bench exchange --schemes dgc:density=2", {"density"});
+  EXPECT_FALSE(contains(run("fly").err, "mean"));
+  EXPECT_FALSE(contains(run("schemes --wings").err, "mean"));
+  EXPECT_FALSE(contains(run("bench exchange --schemes dgc:density=2").err, "mean"));
+}
+
+// Before any work, and without a trace.
+TEST_F(Command, ProbesWhereItWillWrite) {
+  expect_refused("schemes --json /no/such/folder/f.json",
+                 {"--json", "no folder '/no/such/folder'"});
+  expect_refused("schemes --json '" + path("") + "'", {"--json", "the folder"});
+  std::filesystem::create_directory(path("folder"));
+  expect_refused("schemes --json '" + path("folder") + "'", {"--json", "the folder"});
+  expect_refused("schemes --json /proc/thinwire.json",
+                 {"--json: cannot write '/proc/thinwire.json'"});
+  write(path("kept"), "as it was");
+  expect_refused("schemes --wings --json '" + path("kept") + "'", {"--wings"});
+  EXPECT_EQ(read(path("kept")), "as it was");
+  run("schemes --json '" + path("rows.json") + "'");
+  std::set<std::string> left;
+  for (const auto& entry : std::filesystem::directory_iterator(path("")))
+    left.insert(entry.path().filename());
+  EXPECT_EQ(left, (std::set<std::string>{"err", "folder", "kept", "out", "rows.json"}));
+}
+
+TEST_F(Command, AResultThatNobodyCanReadIsAFailure) {
+  for (const char* verb : {"schemes", "--help", "schemes --help", "--version",
+                           "bench kernels --elements 1000 --seconds 0 --only norm"}) {
+    const Outcome outcome = run(std::string(verb) + " >/dev/full");
+    EXPECT_EQ(outcome.code, 1) << verb;
+    EXPECT_TRUE(contains(outcome.err, "standard output")) << verb << outcome.err;
+  }
 }
 
 TEST_F(Command, RefusesBadSchemesAndLinks) {
@@ -164,7 +212,7 @@ TEST_F(Command, BenchWireReadsSupports) {
 
 TEST_F(Command, BenchWireRefusesBadSupports) {
   const std::string file = "bench wire --support '" + path("s.u32") + "'";
-  expect_refused(file, {"cannot read", "s.u32"});
+  expect_refused(file, {"--support: there is no file", "s.u32"});
   write(path("s.u32"), "");
   expect_refused(file, {"s.u32", "at least one"});
   write(path("s.u32"), words({1000, 4, 5, 6, 999}));
@@ -197,6 +245,17 @@ TEST_F(Command, BenchExchange) {
     if (row["name"] == "dgc") {
       EXPECT_GT(row["compression"], 50);
     }
+  }
+}
+
+// Payload per step divided by time per step never exceeds the link, whatever the scheme.
+TEST_F(Command, BenchExchangeKeepsToTheLink) {
+  const json result = rows("bench exchange --ranks 2 --elements 20000 --steps 2 --link 50mbit,1ms");
+  EXPECT_EQ(names(result), names(rows("schemes")));
+  for (const json& row : result) {
+    const double pace = 8 * row["payload_bytes"].get<double>() / row["seconds"].get<double>();
+    EXPECT_GT(pace, 0) << row;
+    EXPECT_LT(pace, 50e6) << row;
   }
 }
 
@@ -259,7 +318,7 @@ TEST_F(Command, InspectSaysWhatIsWrong) {
   const std::string frame = example();
   const std::string good = read(frame);
   const std::string bad = "inspect '" + path("bad.tw") + "'";
-  expect_refused(bad, {"cannot read", "bad.tw"});
+  expect_refused(bad, {"there is no file", "bad.tw"});
   write(path("bad.tw"), "");
   expect_refused(bad, {"ends after 0 bytes", "20"});
   write(path("bad.tw"), good.substr(0, good.size() - 1));
@@ -272,8 +331,32 @@ TEST_F(Command, InspectSaysWhatIsWrong) {
   expect_refused(bad, {"checksum", "expected 0x"});
   expect_refused("inspect '" + std::filesystem::path(frame).parent_path().string() + "'",
                  {"folder"});
-  expect_refused("inspect", {"FRAME", "--example"});
+  expect_refused("inspect", {"FRAME", "--example", "see thinwire inspect --help"});
   expect_refused("inspect --example '" + path("f") + "' --scheme dense", {"dense", "no frames"});
+}
+
+TEST_F(Command, InspectsACheckpoint) {
+  thinwire::State state;
+  state["settings/model=mlp"] = {};
+  state["settings/rank=3"] = {};
+  state["training/step"].number = 57;
+  state["a/weights"] = {thinwire::Share::replicated, {3, 0}, 0, true};
+  state["b/weights"] = {thinwire::Share::replicated, {4}, 0, true};
+  thinwire::save_file(path("state.rank3"), state);
+  const std::string verb = "inspect '" + path("state.rank3") + "'";
+  const json kinds = rows(verb);
+  ASSERT_EQ(kinds.size(), 1u);
+  EXPECT_EQ(kinds[0]["kind"], "weights");
+  EXPECT_EQ(kinds[0]["elements"], 3);
+  EXPECT_EQ(kinds[0]["norm"], 5);
+  const json head = json::parse(read(path("rows.json")))["checkpoint"];
+  EXPECT_EQ(head["step"], 57);
+  EXPECT_EQ(head["model"], "mlp");
+  EXPECT_EQ(head["rank"], "3");
+  EXPECT_TRUE(contains(run(verb).out, "--resume"));
+  const std::string good = read(path("state.rank3"));
+  write(path("state.rank3"), good.substr(0, good.size() - 1));
+  expect_refused(verb, {"state.rank3", "damaged checkpoint"});
 }
 
 TEST_F(Command, Schemes) {
@@ -283,6 +366,18 @@ TEST_F(Command, Schemes) {
   for (const char* name : {"dense", "fp16", "bf16", "topk", "dgc"}) {
     EXPECT_TRUE(names(result).contains(name)) << name;
   }
+}
+
+TEST_F(Command, ShowsOneScheme) {
+  const Outcome outcome = run("schemes dgc");
+  EXPECT_EQ(outcome.code, 0) << outcome.err;
+  for (const char* part : {"dgc: ", "Lin", "density", "warmup", "feedback          yes"})
+    EXPECT_TRUE(contains(outcome.out, part)) << part << " in\n" << outcome.out;
+  EXPECT_FALSE(contains(outcome.out, "powersgd"));
+  EXPECT_TRUE(contains(run("schemes dense").out, "no options"));
+  const json one = rows("schemes dgc");
+  ASSERT_EQ(one.size(), 1u);
+  EXPECT_EQ(one[0]["name"], "dgc");
 }
 
 // docs/schemes.md embeds the table; a changed registry must show there, too.

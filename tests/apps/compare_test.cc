@@ -151,6 +151,7 @@ TEST_F(Compare, AFailingRunIsNamed) {
   EXPECT_TRUE(contains(outcome.err, "no such file\nthinwire: ")) << outcome.err;
   EXPECT_TRUE(contains(outcome.err, "scheme topk ended with exit code 1")) << outcome.err;
   EXPECT_FALSE(contains(read(path("calls")), "dgc"));
+  EXPECT_TRUE(contains(read(path("page.html")), ">dense<"));  // what had ended is shown
 
   const Outcome killed = run("compare --schemes dense " + stand_in("kill -9 $$"));
   EXPECT_EQ(killed.code, 1);
@@ -158,6 +159,42 @@ TEST_F(Compare, AFailingRunIsNamed) {
   EXPECT_EQ(run("compare --schemes dense " + stand_in("exit 2")).code, 2);
   EXPECT_TRUE(contains(run("compare --schemes dense " + stand_in("exit 0")).err, "no result"));
   EXPECT_EQ(run("compare --schemes dense --trainer /no/such/program").code, 1);
+}
+
+// A run that diverged has a result; the others go on.
+TEST_F(Compare, AFailingRunWithAResultIsKept) {
+  const std::string failing = stand_in("case \"$*\" in *topk*) trap 'exit 1' EXIT;; esac");
+  const Outcome outcome =
+      run("compare --schemes dense,topk,dgc --json '" + path("rows.json") + "' " + failing);
+  EXPECT_EQ(outcome.code, 1);
+  EXPECT_TRUE(contains(outcome.err, "scheme topk ended with exit code 1")) << outcome.err;
+  EXPECT_EQ(json::parse(read(path("rows.json")))["rows"].size(), 3u);
+  EXPECT_TRUE(contains(read(path("page.html")), ">dgc<"));
+}
+
+// The signal reaches compare alone; the second seed of topk is under way.
+TEST_F(Compare, AnInterruptKeepsWhatHasEnded) {
+  const std::string waiting =
+      stand_in("case \"$*\" in *'--seed 2 --scheme topk'*) kill -INT $PPID; exec sleep 100;; esac");
+  const Outcome outcome = run("compare --schemes dense,topk,dgc --seeds 2 --json '" +
+                              path("rows.json") + "' " + waiting);
+  EXPECT_EQ(outcome.code, 130);
+  EXPECT_TRUE(contains(outcome.err, "interrupted during the training with scheme topk"))
+      << outcome.err;
+  const json kept = json::parse(read(path("rows.json")));
+  ASSERT_EQ(kept["rows"].size(), 2u);
+  EXPECT_EQ(kept["rows"][0]["seeds"], 2);
+  EXPECT_EQ(kept["rows"][1]["scheme"], "topk");
+  EXPECT_TRUE(contains(read(path("page.html")), ">topk<"));
+  EXPECT_EQ(fault(read(path("page.html"))), "");
+  EXPECT_FALSE(contains(read(path("calls")), "dgc"));
+}
+
+// Killed in the third run, it leaves the JSON of the first two.
+TEST_F(Compare, WritesItsJsonAfterEveryRun) {
+  const std::string killing = stand_in("case \"$*\" in *dgc*) kill -9 $PPID;; esac");
+  run("compare --schemes dense,topk,dgc --json '" + path("rows.json") + "' " + killing);
+  EXPECT_EQ(json::parse(read(path("rows.json")))["rows"].size(), 2u);
 }
 
 TEST_F(Compare, RefusesBadUsage) {
@@ -171,7 +208,9 @@ TEST_F(Compare, RefusesBadUsage) {
   expect_refused("compare --schemes dense --scheme dgc " + trainer, {"--scheme ", "--schemes"});
   expect_refused("compare --schemes dense --save=x " + trainer, {"--save", "single run"});
   expect_refused("compare --schemes dense --report /no/such/folder/f.html", {"/no/such/folder"});
-  expect_refused("compare --from /no/such/file", {"--from", "/no/such/file"});
+  expect_refused("compare --from /no/such/file", {"--from: there is no file '/no/such/file'"});
+  expect_refused("compare --shemes dense " + trainer, {"did you mean '--schemes'?"});
+  expect_refused("compare --schemes dense --seeds 0 " + trainer, {"--seeds", "1 to 1000", "'0'"});
   write(path("half.json"), "{\"runs\": [");
   expect_refused("compare --from '" + path("half.json") + "'", {"--from", "half.json"});
   expect_refused("compare --lr 1 --report '" + path("f") + "' --from " + fixture, {"--lr"});

@@ -156,7 +156,7 @@ TEST_F(Digits, SayWhatIsWrongWithTheFile) {
   EXPECT_SAYS(with(row + "9\n1,2,3\n"), "line 2: expected 64 pixels and a label, got 3 numbers");
   EXPECT_SAYS(with(row + "10\n"), "line 1, number 65: expected 0 to 9, got 10");
   setenv("THINWIRE_DIGITS", (path() + "/none.csv").c_str(), 1);
-  EXPECT_SAYS(error_of("digits"), "none.csv': No such file or directory; `make setup` puts");
+  EXPECT_SAYS(error_of("digits"), "none.csv'; `make setup` puts");
   unsetenv("THINWIRE_DIGITS");
 }
 
@@ -225,7 +225,7 @@ TEST_F(CifarFiles, SayWhatIsWrong) {
   write("data_batch_4.bin", cifar_record(1, 1) + cifar_record(10, 1));
   EXPECT_SAYS(error_of(spec()), "record 1: expected a label from 0 to 9, got 10");
   fs::remove(path() + "/data_batch_4.bin");
-  EXPECT_SAYS(error_of(spec()), "data_batch_4.bin': No such file or directory; unpack cifar-10");
+  EXPECT_SAYS(error_of(spec()), "data_batch_4.bin'; unpack cifar-10");
   EXPECT_SAYS(error_of("cifar10:" + path() + "/none"), "/none' does not exist; unpack cifar-10");
   EXPECT_SAYS(error_of("cifar10:" + path() + "/test_batch.bin"), "is not a directory");
 }
@@ -310,15 +310,22 @@ TEST_F(IdxFiles, SayWhatIsWrong) {
   fs::rename(path() + "/" + images, path() + "/" + images + ".gz");
   EXPECT_SAYS(error_of(spec()), "is still packed; run `gunzip ");
   fs::remove(path() + "/" + images + ".gz");
-  EXPECT_SAYS(error_of(spec()), "No such file or directory; put the four unpacked files");
+  EXPECT_SAYS(error_of(spec()), "there is no file '");
   EXPECT_SAYS(error_of("idx:/nowhere"), "directory '/nowhere' does not exist");
 }
 
 TEST_F(IdxFiles, MustBelongTogether) {
   write("t10k-labels.idx1-ubyte", big_endian({0x801, 2}) + std::string(2, '\x07'));
-  EXPECT_SAYS(error_of(spec()), "the test has a label 7, the training data only up to 3");
+  EXPECT_SAYS(
+      error_of(spec()),
+      "t10k-labels.idx1-ubyte': the label at index 0 is 7, the training labels go only up to");
   write("t10k-images.idx3-ubyte", big_endian({0x803, 2, 1, 3}) + std::string(6, '\0'));
   EXPECT_SAYS(error_of(spec()), "training images are 2x3, test images 1x3");
+  const std::string labels("\0\1\2\3\0\1\2\310\0\1\2\3", 12);  // one of 200
+  write("train-labels-idx1-ubyte", big_endian({0x801, 12}) + labels);
+  write("t10k-images.idx3-ubyte", big_endian({0x803, 2, 2, 3}) + std::string(12, '\0'));
+  EXPECT_SAYS(error_of(spec()),
+              "train-labels-idx1-ubyte': the label at index 7 is 200, but the file has only 5");
 }
 
 TEST(Synthetic, HasTheShapeThatWasAskedFor) {
@@ -408,7 +415,7 @@ TEST_F(Text, CharactersAreBytes) {
 }
 
 TEST_F(Text, SaysWhatIsWrong) {
-  EXPECT_SAYS(error_of("text:" + path() + "/none"), "/none': No such file or directory");
+  EXPECT_SAYS(error_of("text:" + path() + "/none"), "there is no file '" + path() + "/none'");
   EXPECT_SAYS(error_of("text:" + path()), "a directory of text holds ptb.train.txt");
   EXPECT_SAYS(error_of("chars:" + path()), "is a directory, expected a file");
   EXPECT_SAYS(error_of("text:" + write("empty.txt", " \n\n")), "is empty, expected text");

@@ -192,7 +192,7 @@ TEST(Models, DropoutFollowsTheDefaultGenerator) {
 TEST(Models, SayWhatDoesNotFit) {
   EXPECT_EQ(error_of("resnet18", cifar),
             "unknown model 'resnet18'; known are mlp, cnn, resnet20, resnet110, resnet50, alexnet, "
-            "vgg16, lstm, lstm1500, transformer");
+            "vgg16, lstm, lstm1500, transformer; did you mean 'resnet20'?");
   EXPECT_EQ(error_of("resnet20", words),
             "model 'resnet20' reads images, the data is text; for this data take one of lstm, "
             "lstm1500, transformer");

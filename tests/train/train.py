@@ -1,102 +1,13 @@
 #!/usr/bin/env python3
 """train.py: runs `thinwire train` as its users do, and checks what it says and leaves behind.
-    train.py CASE PROGRAM [LAUNCHER]      CASE: a function below whose name starts with case_, without that prefix
+    train.py CASE PROGRAM [LAUNCHER]
+CASE: a function below whose name starts with case_, without that prefix
 """
-import glob, json, os, signal, subprocess, sys, tempfile, time
+import glob, json, os, signal, subprocess, sys
 
 sys.path.insert(0, os.path.join(os.path.dirname(__file__), ".."))
 from launch import MPI
-
-PROGRAM, LAUNCHER = (sys.argv + [""])[2:4]
-SCRATCH = tempfile.TemporaryDirectory()
-SCHEMES = ["dense", "topk:density=0.01", "dgc:density=0.01,warmup=8"]
-CLEAN = {k: v for k, v in os.environ.items() if not k.startswith(("RANK", "WORLD_SIZE", "OMPI_COMM_", "PMI_", "SLURM_"))}
-
-
-def path(name):
-    return os.path.join(SCRATCH.name, name)
-
-
-def fail(text):
-    sys.exit(f"train.py: {text}")
-
-
-def command(flags):
-    batch = [] if "--batch" in flags else ["--batch", "8"]
-    return [PROGRAM, "train"] + batch + flags.split()
-
-
-def train(flags, env=None):
-    """Runs to the end; the JSON document."""
-    out = path("out.json")
-    done = subprocess.run(command(flags) + ["--json", out], env=env or CLEAN, capture_output=True, text=True)
-    if done.returncode != 0:
-        fail(f"{flags}: code {done.returncode}: {done.stderr}")
-    with open(out) as file:
-        return json.load(file)
-
-
-def refused(flags, *parts):
-    done = subprocess.run(command(flags), env=CLEAN, capture_output=True, text=True, timeout=60)
-    if done.returncode != 2:
-        fail(f"{flags}: expected code 2, got {done.returncode}: {done.stdout}{done.stderr}")
-    if not done.stderr.startswith("thinwire: "):
-        fail(f"{flags}: expected one sentence, got: {done.stderr}")
-    for part in parts:
-        if part not in done.stderr:
-            fail(f"{flags}: no '{part}' in: {done.stderr}")
-    print("refused:", done.stderr.strip())
-
-
-def workers_of(pid):
-    with open(f"/proc/{pid}/task/{pid}/children") as file:
-        return [int(word) for word in file.read().split()]
-
-
-def rank_of(pid):
-    with open(f"/proc/{pid}/environ", "rb") as file:
-        return dict(entry.split(b"=", 1) for entry in file.read().split(b"\0") if b"=" in entry).get(b"RANK")
-
-
-def alive(pid):
-    try:
-        with open(f"/proc/{pid}/stat") as file:
-            return file.read().rsplit(")", 1)[1].split()[0] != "Z"
-    except FileNotFoundError:
-        return False
-
-
-class Running:
-    """A long training with 3 workers, already under way."""
-
-    def __init__(self, flags=""):
-        flags = f"--model mlp --data digits --workers 3 --steps 1000000 --report-every 20 {flags}"
-        self.process = subprocess.Popen(command(flags), env=CLEAN, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-        for line in self.process.stdout:
-            if line.split()[:1] == ["40"]:
-                break
-        else:
-            fail(f"did not come to step 40: {self.process.stderr.read()}")
-        self.workers = {int(rank_of(pid)): pid for pid in workers_of(self.process.pid)}
-        if sorted(self.workers) != [0, 1, 2]:
-            fail(f"expected 3 workers, got {self.workers}")
-
-    def ended(self, code, *parts):
-        """The limit is for a job that hangs: on a busy machine the kernel alone may take ten seconds to take down a process."""
-        start, seconds = time.time(), 60
-        try:
-            _, err = self.process.communicate(timeout=seconds)
-        except subprocess.TimeoutExpired:
-            self.process.kill()
-            fail(f"still running after {seconds} s")
-        print(f"ended after {time.time() - start:.1f} s: {err.strip()}")
-        if self.process.returncode != code:
-            fail(f"expected code {code}, got {self.process.returncode}")
-        for part in parts:
-            if part not in err:
-                fail(f"no '{part}' in: {err}")
-        if any(alive(pid) for pid in self.workers.values()):
-            fail("workers are left behind")
+from running import *
 
 
 def case_trains():
@@ -217,113 +128,20 @@ def case_delays():
 
 
 def case_waits():
-    """All waiting counts: nobody sends more per second than the link carries, whatever else a run stops for."""
-    base = "--model mlp --data digits --workers 2 --steps 24 --lr 0.01 --link 20mbit,2ms"
-    for flags in ("--scheme dense", "--scheme powersgd", "--scheme onebit --delay 6", "--delay 6", "--local-steps 3",
-                  "--delay 6 --correction published"):
-        for stops in ("--eval-every 4", f"--save-every 4 --save {path('often')}"):
-            final = train(f"{base} {flags} {stops}")["final"]
-            pace = 8e-6 * final["bytes_per_step"] / final["seconds_per_step"]
-            print(f"{flags} {stops}: {pace:.1f} Mbit/s")
-            if not 0 < pace < 20:
-                fail(f"{flags} {stops}: {pace:.1f} Mbit/s over a link of 20")
-
-
-def case_refuses():
-    refused("--wings", "--wings")
-    refused("--batch 0", "--batch")
-    refused("--steps 3 --epochs 2", "--epochs")
-    refused("--workers 0", "--workers")
-    refused("--precision f8", "--precision")
-    refused("--engine carrier-pigeon", "--engine")
-    refused("--schedule sometimes", "--schedule", "'sometimes'", "cosine")
-    refused("--schedule step:3,2", "--schedule")
-    refused("--link thin", "--link", "thin")
-    refused("--partition some", "--partition", "'some'", "dirichlet:ALPHA")
-    refused("--partition dirichlet:0.5 --data stdlib --model lstm", "have none", "contiguous")
-    refused("--scheme zip", "zip")
-    refused("--scheme dgc:colour=red", "colour")
-    refused("--scheme dgc:momentum=0.5 --momentum 0.9", "--momentum", "contradicts")
-    refused("--optimizer lion", "--optimizer")
-    refused("--optimizer adam --momentum 0.9", "--optimizer adam", "no --momentum")
-    refused("--optimizer adamw --nesterov", "--optimizer adamw", "no --nesterov")
-    refused("--beta2 0.99", "--beta2", "--optimizer adam")
-    refused("--optimizer adam --beta1 1", "--beta1")
-    refused("--optimizer adam --epsilon 0", "--epsilon")
-    for scheme in ("dgc", "csc", "int8:memory=momentum"):
-        refused(f"--optimizer adam --scheme {scheme}", scheme, "momentum of a momentum")
-    refused("--optimizer adamw --scheme signum", "signum", "vote")
-    refused("--save-every 3", "--save FILE")
-    refused(f"--save {path('no/such/folder')}", "no folder")
-    for workers in (1, 2):
-        refused(f"--model abacus --workers {workers}", "abacus")
-    refused(f"--data cifar10:{path('nowhere')} --model resnet20 --workers 1", "nowhere")
-    refused(f"--data text:{path('nowhere.txt')} --model lstm --workers 2", "nowhere.txt")
-    refused("--data digits --batch 100000 --workers 2", "--batch 100000", "digits has")
-    refused(f"--resume {path('nothing')} --workers 2", "nothing")
-    refused("--engine mpi --workers 2", "mpirun")
-    refused("--device abacus", "--device")
-    if LAUNCHER == "without-cuda":
-        refused("--device cuda --workers 1", "--device cuda", "without CUDA")
-        refused("--engine nccl --workers 2", "--engine nccl", "without CUDA")
-
-
-def case_checkpoints():
-    base = f"--model mlp --data digits --steps 4 --seed 3"
-    train(f"{base} --workers 2 --stop 2 --save {path('state')}")
-    refused(f"{base} --workers 4 --resume {path('state')}", "--workers 2", "this run has 4")
-    refused(f"{base} --workers 1 --resume {path('state')}", "--workers 2", "this run has 1")
-    refused(f"{base} --workers 2 --scheme dgc --resume {path('state')}", "--scheme dense", "this run has dgc")
-    refused(f"{base} --workers 2 --optimizer adam --resume {path('state')}", "--optimizer sgd", "this run has adam")
-    refused(f"{base} --workers 2 --partition contiguous --resume {path('state')}", "--partition iid", "this run has contiguous")
-    refused(f"{base} --workers 2 --stop 2 --resume {path('state')}", "step 2")
-    file = path("state.rank1")
-    whole = open(file, "rb").read()
-    for damaged in (whole[: len(whole) // 2], b"", whole[:100] + b"!" + whole[101:], b"not a state at all"):
-        open(file, "wb").write(damaged)
-        refused(f"{base} --workers 2 --resume {path('state')}", "state.rank1")
-    os.remove(file)
-    refused(f"{base} --workers 2 --resume {path('state')}", "state.rank1", "complete")
-    open(file, "wb").write(whole)
-    train(f"{base} --workers 2 --resume {path('state')}")
-    if left := glob.glob(path("*.next")) + glob.glob(path("*.new")):
-        fail(f"files left behind: {left}")
-
-
-def case_skips():
-    for scheme in SCHEMES:
-        flags = f"--model mlp --data digits --workers 2 --steps 10 --scheme {scheme}"
-        final = train(flags + " --nan-at 3,1")["final"]
-        if final["skipped"] != 1 or not final["replicas_identical"] or final["loss"] is None:
-            fail(f"{scheme}: {final}")
-
-
-def case_killed():
-    for rank in (2, 0):
-        job = Running()
-        os.kill(job.workers[rank], signal.SIGKILL)
-        job.ended(1, f"rank {rank}", "signal 9")
-
-
-def case_stopped():
-    job = Running("--timeout 3")
-    os.kill(job.workers[0], signal.SIGSTOP)  # which holds the store; case_delays stops another
-    job.ended(1, "rank 0")
-
-
-def case_interrupted():
-    job = Running()
-    for pid in [job.process.pid] + list(job.workers.values()):  # as a terminal does
-        os.kill(pid, signal.SIGINT)
-    job.ended(130, "interrupted")
-    job = Running()
-    job.process.stdout.close()  # as `| head` does
-    job.ended(1, "standard output")
-    job = Running()
-    job.process.kill()
-    time.sleep(2)
-    if any(alive(pid) for pid in job.workers.values()):
-        fail("workers outlive the process that started them")
+    """All waiting counts: nobody sends more per second than the link carries, whatever else a run
+    stops for. Here every method; every scheme in the test BenchExchangeKeepsToTheLink."""
+    base = f"--model mlp --data digits --workers 2 --steps 16 --lr 0.01 --link 50mbit,2ms"
+    methods = ["--scheme dense", "--scheme powersgd", "--scheme dgc --exchange split",
+               "--local-steps 3", "--scheme onebit --delay 5 --local-steps 2"]
+    for correction in ("soft", "ledger", "published", "pull", "none"):
+        methods.append(f"--delay 5 --correction {correction}")
+    for number, flags in enumerate(methods):
+        stops = ("--eval-every 3", f"--save-every 3 --save {path('often')}")[number % 2]
+        final = train(f"{base} {flags} {stops}")["final"]
+        pace = 8e-6 * final["bytes_per_step"] / final["seconds_per_step"]
+        print(f"{flags} {stops}: {pace:.1f} Mbit/s")
+        if not 0 < pace < 50:
+            fail(f"{flags} {stops}: {pace:.1f} Mbit/s over a link of 50")
 
 
 def case_traces():
@@ -345,12 +163,8 @@ def case_traces():
 
 
 def join_two(flags, variables=lambda rank: {}):
-    """Two processes with torchrun's variables, in place of torchrun: how it ended."""
-    port = str(20000 + os.getpid() % 12000)  # below those that the kernel gives to whoever asks for any
-    both = [subprocess.Popen(command(flags) + ["--json", path(f"joined{rank}.json")], stdout=subprocess.PIPE, text=True,
-                             env={**CLEAN, "RANK": str(rank), "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port,
-                                  **variables(rank)})
-            for rank in range(2)]
+    """How two such processes ended."""
+    both = start_two(flags, variables)
     outputs = [one.communicate(timeout=120)[0] for one in both]
     if any(one.returncode != 0 for one in both) or "2 workers" not in outputs[0] or outputs[1] != "":
         fail(f"joined job: {outputs}")
@@ -363,6 +177,17 @@ def case_joins():
     joined = join_two("--model mlp --data digits --steps 5")["checksum"]
     if joined != train("--model mlp --data digits --steps 5 --workers 2")["final"]["checksum"]:
         fail("a joined job trains otherwise than one of our own")
+    # A signal to one rank stops both, with messages in flight.
+    late = "--model mlp --data digits --delay 6 --lr 0.01 --link inf,2ms --scheme onebit"
+    both = start_two(f"{late} --steps 1000000 --report-every 20 --save {path('state')}")
+    for line in both[0].stdout:
+        if line.split()[:1] == ["40"]:
+            break
+    both[1].send_signal(signal.SIGTERM)
+    ends = [one.communicate(timeout=120) for one in both]
+    if [one.returncode for one in both] != [130, 130] or ends[1][1] != "":
+        fail(f"interrupted: {[one.returncode for one in both]}, {ends}")
+    goes_on(f"{late} --workers 2", ends[0][1])
     for env, part in (({"RANK": "0", "WORLD_SIZE": "2"}, "MASTER_ADDR"), ({"RANK": "2", "WORLD_SIZE": "2"}, "RANK"),
                       ({"SLURM_PROCID": "0", "SLURM_NTASKS": "2"}, "scontrol"),
                       ({"OMPI_COMM_WORLD_RANK": "0", "OMPI_COMM_WORLD_SIZE": "2"}, "--engine mpi")):

@@ -1,0 +1,181 @@
+// stop.cc: the last step of an interrupted training.
+//
+// Ranks reach different steps at the same moment, so none can stop at its own. A thread of each
+// rank looks at the store where the ranks met: the first rank that gets a signal leaves a note
+// there. On the note each rank says how many steps it has begun, and begins no further one. The
+// largest of these numbers is the last step: each rank can reach it, since nobody has begun a step
+// after it. The thread answers while the training waits in a collective, so no rank can block the
+// others.
+// SPDX-License-Identifier: Apache-2.0
+#include "apps/train/stop.h"
+
+#include <torch/csrc/distributed/c10d/PrefixStore.hpp>
+#include <torch/csrc/distributed/c10d/TCPStore.hpp>
+
+#include <algorithm>
+#include <atomic>
+#include <chrono>
+#include <condition_variable>
+#include <csignal>
+#include <cstdlib>
+#include <exception>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <thread>
+
+#include "thinwire/core/error.h"
+
+namespace thinwire::train {
+namespace {
+
+constexpr auto look_every = std::chrono::milliseconds(100);
+
+std::atomic<bool> signalled = false;
+static_assert(std::atomic<bool>::is_always_lock_free, "the handler of a signal writes it");
+
+// A second signal of the same kind finds the default again, which ends the process.
+void catch_signal(int signal, bool once) {
+  struct sigaction before = {}, action = {};
+  sigaction(signal, nullptr, &before);
+  if (once && before.sa_handler == SIG_IGN) return;  // as nohup wants it
+  action.sa_handler = [](int) { signalled = true; };
+  action.sa_flags = SA_RESTART | (once ? static_cast<int>(SA_RESETHAND) : 0);
+  sigaction(signal, &action, nullptr);
+}
+
+// launch() has SIGINT blocked until here, and sends a second one's SIGKILL itself.
+void catch_signals(bool launched) {
+  if (!launched) {
+    for (const int each : {SIGINT, SIGTERM, SIGHUP}) catch_signal(each, true);
+    return;
+  }
+  catch_signal(SIGINT, false);
+  sigset_t set;
+  sigemptyset(&set);
+  sigaddset(&set, SIGINT);
+  pthread_sigmask(SIG_UNBLOCK, &set, nullptr);
+}
+
+}  // namespace
+
+class Stop::Agreement {
+ public:
+  Agreement(const Settings& settings, const Place& place)
+      : place_(place), timeout_(static_cast<std::int64_t>(settings.timeout * 1e3)) {
+    c10d::TCPStoreOptions options;
+    options.port = place.port;
+    options.timeout = timeout_;
+    // torchrun's store outlives a restart of the job.
+    const char* const restarts = std::getenv("TORCHELASTIC_RESTART_COUNT");
+    store_ = c10::make_intrusive<c10d::PrefixStore>(
+        std::string("thinwire/stop/") + (restarts == nullptr ? "" : restarts),
+        c10::make_intrusive<c10d::TCPStore>(place.host, options));
+    thread_ = std::thread([this] { watch(); });
+  }
+
+  ~Agreement() {
+    {
+      const std::lock_guard lock(mutex_);
+      done_ = true;
+    }
+    changed_.notify_all();
+    thread_.join();
+  }
+  Agreement(const Agreement&) = delete;
+  Agreement& operator=(const Agreement&) = delete;
+
+  bool allows(std::uint64_t step) {
+    std::unique_lock lock(mutex_);
+    changed_.wait(lock, [this] { return !asked_ || last_ || !failure_.empty(); });
+    if (!failure_.empty()) throw Error(failure_);
+    if (last_ && step >= *last_) return false;
+    begun_ = step + 1;
+    return true;
+  }
+
+ private:
+  static std::string key_of(int rank) { return "begun/" + std::to_string(rank); }
+
+  void watch() {
+    try {
+      while (pause(look_every)) {
+        if (signalled) store_->set("asked", std::vector<std::uint8_t>{1});
+        if (store_->check({"asked"})) return agree();
+      }
+    } catch (const std::exception& error) {
+      const std::string text = error.what();
+      const std::lock_guard lock(mutex_);
+      // Before that, a store that is gone took its rank along, and the collectives name the rank.
+      if (asked_) failure_ = "cannot agree on a last step: " + text.substr(0, text.find('\n'));
+    }
+    changed_.notify_all();
+  }
+
+  void agree() {
+    std::string begun;
+    {
+      const std::lock_guard lock(mutex_);
+      asked_ = true;
+      begun = std::to_string(begun_);
+    }
+    store_->set(key_of(place_.rank), std::vector<std::uint8_t>(begun.begin(), begun.end()));
+    std::uint64_t last = 0;
+    for (int rank = 0; rank < place_.world; ++rank) {
+      const std::optional<std::uint64_t> theirs = answer_of(rank);
+      if (!theirs) return;
+      last = std::max(last, *theirs);
+    }
+    {
+      const std::lock_guard lock(mutex_);
+      last_ = last;
+    }
+    changed_.notify_all();
+  }
+
+  // Nothing when the training has ended meanwhile.
+  std::optional<std::uint64_t> answer_of(int rank) {
+    const auto deadline = std::chrono::steady_clock::now() + timeout_;
+    while (!store_->check({key_of(rank)})) {
+      if (!pause(std::chrono::milliseconds(10))) return std::nullopt;
+      if (std::chrono::steady_clock::now() > deadline)
+        fail("rank ", rank, " did not answer within ", timeout_.count(), " ms");
+    }
+    const std::vector<std::uint8_t> text = store_->get(key_of(rank));
+    return std::stoull(std::string(text.begin(), text.end()));
+  }
+
+  // False when the training has ended.
+  bool pause(std::chrono::milliseconds time) {
+    std::unique_lock lock(mutex_);
+    return !changed_.wait_for(lock, time, [this] { return done_; });
+  }
+
+  const Place place_;
+  const std::chrono::milliseconds timeout_;
+  c10::intrusive_ptr<c10d::Store> store_;
+
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  bool asked_ = false, done_ = false;
+  std::uint64_t begun_ = 0;            // steps, counted from the start of the training
+  std::optional<std::uint64_t> last_;  // as agreed
+  std::string failure_;
+  std::thread thread_;  // the last member: it uses all others
+};
+
+bool stops_at_a_step(const Settings& settings) {
+  return !settings.save.empty() && settings.kind != Engine::mpi;
+}
+
+Stop::Stop(const Settings& settings, const Place& place) {
+  if (!stops_at_a_step(settings)) return;
+  catch_signals(place.report >= 0);
+  if (place.world > 1) agreement_ = std::make_unique<Agreement>(settings, place);
+}
+
+Stop::~Stop() = default;
+
+bool Stop::allows(std::uint64_t step) { return agreement_ ? agreement_->allows(step) : !signalled; }
+
+}  // namespace thinwire::train
