@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""docs_check: what MkDocs cannot see. Links and anchors of the pages outside docs/ exist, README.md has
-at most 80 lines, and no line of text is longer than 100 characters (rows of tables and links may be).
+"""docs_check: what MkDocs cannot see. Links and anchors of the pages outside docs/ exist, README.md
+has at most 80 lines, and no line is longer than 100 characters (rows of tables and links may be).
 """
 # SPDX-License-Identifier: Apache-2.0
 import pathlib
@@ -17,7 +17,8 @@ def anchors_of(path):
     """Of the headings, as MkDocs and GitHub make them of plain words."""
     text = FENCE.sub("", path.read_text())
     headings = re.findall(r"^#+ (.*)$", text, re.MULTILINE)
-    return {re.sub(r"\s+", "-", re.sub(r"[^\w\s-]", "", heading).strip().lower()) for heading in headings}
+    words = (re.sub(r"[^\w\s-]", "", heading).strip().lower() for heading in headings)
+    return {re.sub(r"\s+", "-", heading) for heading in words}
 
 
 def broken_links(page):
