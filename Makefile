@@ -92,7 +92,8 @@ demo: command
 # MkDocs alone is needed, not torch. The figures are drawn anew from their tables.
 docs: build/.python
 	@[ -x .venv/bin/pip ] || /usr/bin/python3 -m venv .venv
-	@.venv/bin/pip install -q --disable-pip-version-check -r docs/requirements.txt
+	@.venv/bin/pip install -q --disable-pip-version-check -r docs/requirements.txt 2>&1 | \
+	  { grep -v '^WARNING: Location' || :; }
 	@.venv/bin/python scripts/docs_figures.py
 	@.venv/bin/python scripts/docs_check.py
 	@.venv/bin/mkdocs build --quiet --strict
