@@ -9,7 +9,7 @@ SOURCES = $(shell git ls-files '*.cc' '*.h')
 
 .PHONY: help packages environment setup build command test test-release test-asan test-tsan \
   test-python test-fuzz run-release run-asan run-tsan run-python run-fuzz run-lint bench fuzz \
-  mutate demo command-demo format lint clean
+  mutate demo command-demo docs format lint clean
 help:
 	@echo "make build    build the library, the thinwire command and the tests (build/release)"
 	@echo "make test     all tests: release, ASan + UBSan, TSan, the Python package, a short run of every fuzzer,"
@@ -18,6 +18,7 @@ help:
 	@echo "make bench    every benchmark, each row with its floor"
 	@echo "make fuzz     every fuzzer, RUNS executions each (default 10 million)"
 	@echo "make mutate   break one place of the library at a time and see whether a test notices (an hour)"
+	@echo "make docs     build the site (build/site) and check every link of it and of README.md"
 	@echo "make format   clang-format on all sources"
 	@echo "make lint     clang-format as a check, and clang-tidy"
 	@echo "make setup    what all of these do first: packages (as root), .venv, data"
@@ -117,6 +118,16 @@ demo:
 	  --schemes dense,topk:feedback=off,topk,dgc:density=0.001,warmup=60 \
 	  --model mlp --data digits --workers 4 --steps 600 --lr 0.2 --schedule cosine --link 100mbit,1ms \
 	  --report-every 15 --report build/demo.html --json build/demo.json
+
+# MkDocs alone is needed, not torch. The figures are drawn anew from their tables.
+docs: build/.python
+	@[ -x .venv/bin/pip ] || /usr/bin/python3 -m venv .venv
+	@.venv/bin/pip install -q --disable-pip-version-check -r docs/requirements.txt 2>&1 | \
+	  { grep -v '^WARNING: Location' || :; }
+	@.venv/bin/python scripts/docs_figures.py
+	@.venv/bin/python scripts/docs_check.py
+	@.venv/bin/mkdocs build --quiet --strict
+	@echo "docs: build/site/index.html"
 
 format: setup
 	clang-format -i $(SOURCES)

@@ -1,5 +1,5 @@
-# readme.cmake: the code that README.md shows is the code that examples/consumer compiles.
-file(READ ${SOURCE}/README.md readme)
+# readme.cmake: the code that docs/howto/cpp.md shows is the code that examples/consumer compiles.
+file(READ ${SOURCE}/docs/howto/cpp.md page)
 file(READ ${SOURCE}/examples/consumer/main.cc program)
 string(REGEX MATCH "  // \\[readme\\] (.*)  // \\[/readme\\]" found "${program}")
 if(NOT found)
@@ -7,7 +7,7 @@ if(NOT found)
 endif()
 # In the program the lines are indented by two.
 string(REGEX REPLACE "\n  " "\n" snippet "// ${CMAKE_MATCH_1}")
-string(FIND "${readme}" "${snippet}" at)
+string(FIND "${page}" "${snippet}" at)
 if(at EQUAL -1)
-  message(FATAL_ERROR "README.md does not hold the lines of examples/consumer/main.cc:\n${snippet}")
+  message(FATAL_ERROR "docs/howto/cpp.md does not hold the lines of examples/consumer/main.cc:\n${snippet}")
 endif()
