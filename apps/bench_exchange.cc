@@ -315,14 +315,14 @@ void add_bench_exchange(CLI::App& parent) {
       ->expected(1)
       ->type_name("N");
   add_counts(*verb, "--steps", settings->steps, "Steps to measure")->expected(1)->type_name("N");
-  verb->add_option("--schemes", settings->schemes,
-                   "Which, with options; default: all of `thinwire schemes`")
+  verb->add_option("--schemes", settings->schemes, "Schemes to measure, with options; default all")
       ->type_name("A,B:KEY=VALUE,...");
   verb->add_option("--exchange", settings->exchange,
-                   "auto, split, or server:S (the last S of the ranks have no gradient)")
+                   "Route of the gradients: auto, split, or server:S (the last S\n"
+                   "ranks have no gradient)")
       ->type_name("KIND")
       ->capture_default_str();
-  verb->add_option("--link", settings->link, "Emulate a link of this bandwidth and latency")
+  verb->add_option("--link", settings->link, "Link to emulate, by bandwidth and latency")
       ->type_name("100mbit,1ms");
   verb->callback([settings] { run(*settings); });
 }
