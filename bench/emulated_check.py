@@ -5,7 +5,7 @@
 
 Each scheme trains a few steps (a) with `--link`, its workers on this machine without any limit, and
 (b) without it, its workers in network namespaces of their own, whose links `tc` limits (tbf, both
-directions; a burst of 12 kB, or small messages would pass at any rate) and whose frames a relay
+directions; a burst of 32 kB, or small messages would pass at any rate) and whose frames a relay
 (relay.cc) holds for the latency. A link without a latency is tc's alone. Both start their workers afresh in each round, in turn. A run's time is the lower
 quartile of its steps after the first few, since whatever else the machine does can only make a step
 slower; printed are the median, the lowest and the highest of the rounds. Batches are small, so that
@@ -61,7 +61,7 @@ class Check:
     def real(self, scheme: str, link: str) -> dict[str, float]:
         rate, _, latency = link.partition(",")
         with Network(self.options.workers) as network:
-            network.shape(rate, burst="12kb")
+            network.shape(rate, burst="32kb")
             if latency:
                 network.delay(f"{self.options.build}/bench/link_relay", seconds_of(latency))
             common = {"WORLD_SIZE": str(self.options.workers), "MASTER_ADDR": network.address(0), "MASTER_PORT": "29500"}

@@ -203,8 +203,8 @@ class C10dGroup final : public BaseGroup {
 }  // namespace
 
 std::unique_ptr<Group> torch_engine::make_group(c10::intrusive_ptr<c10d::Backend> backend,
-                                                const GroupOptions& options, Meeting meeting) {
-  auto world = std::make_shared<World>(std::move(backend), options, std::move(meeting));
+                                                const GroupOptions& options, JobStore job_store) {
+  auto world = std::make_shared<World>(std::move(backend), options, std::move(job_store));
   return std::make_unique<C10dGroup>(std::move(world));
 }
 

@@ -13,7 +13,7 @@
 #include <torch/csrc/distributed/c10d/ProcessGroupGloo.hpp>
 #include <torch/csrc/distributed/c10d/TCPStore.hpp>
 
-#include "thinwire/comm/c10d/meet.h"
+#include "thinwire/comm/c10d/join.h"
 #include "thinwire/core/error.h"
 
 namespace thinwire {
@@ -125,7 +125,7 @@ void torch_engine::check(const Rendezvous& at) {
     fail("c10d group: rank ", at.rank, ": expected the port where the workers meet (MASTER_PORT)");
 }
 
-torch_engine::Met torch_engine::meet(const Rendezvous& at, const GroupOptions& options) {
+torch_engine::Joined torch_engine::join(const Rendezvous& at, const GroupOptions& options) {
   const auto deadline = Clock::now() + options.timeout;
   try {
     const Store store = connect(at, options);
@@ -144,14 +144,14 @@ torch_engine::Met torch_engine::meet(const Rendezvous& at, const GroupOptions& o
 c10::intrusive_ptr<c10d::Backend> make_gloo_backend(const Rendezvous& at,
                                                     const GroupOptions& options) {
   torch_engine::check(at);
-  return torch_engine::meet(at, options).backend;
+  return torch_engine::join(at, options).backend;
 }
 
 std::unique_ptr<Group> make_gloo_group(const Rendezvous& at, const GroupOptions& options) {
   torch_engine::check(at);
   if (at.world == 1) return torch_engine::make_group({}, options, {});
-  torch_engine::Met met = torch_engine::meet(at, options);
-  return torch_engine::make_group(std::move(met.backend), options, std::move(met.meeting));
+  torch_engine::Joined joined = torch_engine::join(at, options);
+  return torch_engine::make_group(std::move(joined.backend), options, std::move(joined.job_store));
 }
 
 }  // namespace thinwire

@@ -8,8 +8,8 @@
 #include <cstdlib>
 #include <string>
 
+#include "thinwire/comm/c10d/device_backend.h"
 #include "thinwire/comm/c10d/staged.h"
-#include "thinwire/comm/c10d/wire.h"
 #include "thinwire/comm/c10d/within.h"
 #include "thinwire/core/error.h"
 

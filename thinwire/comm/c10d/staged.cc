@@ -7,8 +7,8 @@
 #include <utility>
 
 #include "thinwire/comm/c10d/base.h"
+#include "thinwire/comm/c10d/device_backend.h"
 #include "thinwire/comm/c10d/messages.h"
-#include "thinwire/comm/c10d/wire.h"
 #include "thinwire/comm/cost.h"
 #include "thinwire/comm/whole.h"
 
@@ -73,8 +73,8 @@ class Agreement {
 // What all patterns here have in common. All have steps: the device must start although nobody waits.
 class Staged {
  public:
-  Staged(World& world, Job& job, std::shared_ptr<Wire> wire)
-      : world_(world), job_(job), wire_(std::move(wire)), agreement_(world, job) {}
+  Staged(World& world, Job& job, std::shared_ptr<DeviceBackend> device)
+      : world_(world), job_(job), device_(std::move(device)), agreement_(world, job) {}
   virtual ~Staged() = default;
 
   bool has_steps() const { return true; }
@@ -85,7 +85,7 @@ class Staged {
       agreement_.finish();
       move();
     } catch (const Lost&) {
-      wire_->break_off();
+      device_->break_off();
       throw;
     }
   }
@@ -95,14 +95,14 @@ class Staged {
 
   World& world_;
   Job& job_;
-  std::shared_ptr<Wire> wire_;
+  std::shared_ptr<DeviceBackend> device_;
   Agreement agreement_;
 };
 
 class StagedReduce : public Staged {
  public:
-  StagedReduce(World& world, Job& job, const std::shared_ptr<Wire>& wire, Bytes data)
-      : Staged(world, job, wire), data_(data) {}
+  StagedReduce(World& world, Job& job, const std::shared_ptr<DeviceBackend>& device, Bytes data)
+      : Staged(world, job, device), data_(data) {}
 
   void move() override {
     if (data_.empty()) return;
@@ -118,9 +118,9 @@ class StagedReduce : public Staged {
   bool whole() const { return needs_whole(call().dtype, call().op); }
 
   void reduce(Bytes data, at::ScalarType type) {
-    wire_->use(world_, [&](Backend& backend) {
+    device_->use(world_, [&](Backend& backend) {
       at::Tensor host = host_tensor(data.data(), data.size());
-      at::Tensor bytes = wire_->room(data.size());
+      at::Tensor bytes = device_->room(data.size());
       bytes.copy_(host);
       Tensors elements = {bytes.view(type)};
       c10d::AllreduceOptions options;
@@ -136,15 +136,15 @@ class StagedReduce : public Staged {
 
 class StagedBroadcast : public Staged {
  public:
-  StagedBroadcast(World& world, Job& job, const std::shared_ptr<Wire>& wire, Bytes data)
-      : Staged(world, job, wire), data_(data) {}
+  StagedBroadcast(World& world, Job& job, const std::shared_ptr<DeviceBackend>& device, Bytes data)
+      : Staged(world, job, device), data_(data) {}
 
   void move() override {
     if (data_.empty()) return;
-    wire_->use(world_, [&](Backend& backend) {
+    device_->use(world_, [&](Backend& backend) {
       const int root = job_.position.call.root;
       at::Tensor host = host_tensor(data_.data(), data_.size());
-      Tensors bytes = {wire_->room(data_.size())};
+      Tensors bytes = {device_->room(data_.size())};
       if (world_.rank() == root) bytes[0].copy_(host);
       c10d::BroadcastOptions options;
       options.rootRank = root;
@@ -160,8 +160,9 @@ class StagedBroadcast : public Staged {
 // Every rank sends every other one piece, of the length that it announced.
 class StagedPieces : public Staged {
  public:
-  StagedPieces(World& world, Job& job, const std::shared_ptr<Wire>& wire, const Operands& operands)
-      : Staged(world, job, wire), operands_(operands) {
+  StagedPieces(World& world, Job& job, const std::shared_ptr<DeviceBackend>& device,
+               const Operands& operands)
+      : Staged(world, job, device), operands_(operands) {
     operands.keep_own(call(), world.rank());
     for_others(world, [&](int peer) { agreement_.told(peer) = piece(peer).size(); });
   }
@@ -169,11 +170,11 @@ class StagedPieces : public Staged {
   void move() override {
     for_others(world_, [&](int peer) { note_length(peer); });
     if (call().bytes == 0) return;
-    wire_->use(world_, [&](Backend& backend) {
+    device_->use(world_, [&](Backend& backend) {
       const Splits out = splits([&](int peer) { return piece(peer).size(); });
       const Splits in =
           splits([&](int peer) { return operands_.sizes[static_cast<std::size_t>(peer)]; });
-      at::Tensor outgoing = gathered(out), incoming = wire_->room(total(in));
+      at::Tensor outgoing = gathered(out), incoming = device_->room(total(in));
       Splits taken = in, given = out;  // Gloo keeps them
       wait_for(world_, backend.alltoall_base(incoming, outgoing, taken, given));
       hand_out(incoming, in);
@@ -210,7 +211,7 @@ class StagedPieces : public Staged {
 
   // A piece that goes to several ranks goes up once.
   at::Tensor gathered(const Splits& out) const {
-    at::Tensor all = wire_->room(total(out)), last;
+    at::Tensor all = device_->room(total(out)), last;
     ConstBytes on_device;
     std::int64_t at = 0;
     for (int r = 0; r < world_.size(); ++r) {
@@ -243,12 +244,14 @@ class StagedPieces : public Staged {
 
 class StagedGroup final : public BaseGroup {
  public:
-  StagedGroup(std::shared_ptr<World> world, std::shared_ptr<Wire> wire, std::string name)
-      : BaseGroup(std::move(world), nccl_cost), wire_(std::move(wire)), name_(std::move(name)) {}
+  StagedGroup(std::shared_ptr<World> world, std::shared_ptr<DeviceBackend> device, std::string name)
+      : BaseGroup(std::move(world), nccl_cost),
+        device_(std::move(device)),
+        name_(std::move(name)) {}
 
   // A backend that may wait for a rank that is gone does not end by itself.
   ~StagedGroup() override {
-    if (world_->failed()) wire_->break_off();
+    if (world_->failed()) device_->break_off();
   }
 
   std::string name() const override { return name_; }
@@ -257,18 +260,18 @@ class StagedGroup final : public BaseGroup {
   void carry_out(const std::shared_ptr<Job>& job, const Operands& operands) override {
     switch (job->position.call.kind) {
       case Kind::all_reduce:
-        return launch<StagedReduce>(job, wire_, operands.data);
+        return launch<StagedReduce>(job, device_, operands.data);
       case Kind::all_gather:
       case Kind::all_to_all:
-        return launch<StagedPieces>(job, wire_, operands);
+        return launch<StagedPieces>(job, device_, operands);
       case Kind::broadcast:
-        return launch<StagedBroadcast>(job, wire_, operands.data);
+        return launch<StagedBroadcast>(job, device_, operands.data);
       case Kind::barrier:
-        return launch<Staged>(job, wire_);
+        return launch<Staged>(job, device_);
     }
   }
 
-  std::shared_ptr<Wire> wire_;
+  std::shared_ptr<DeviceBackend> device_;
   std::string name_;
 };
 
@@ -279,10 +282,11 @@ std::unique_ptr<Group> make_staged_group(const Rendezvous& at, const GroupOption
                                          const MakeBackend& make) {
   check(at);
   if (at.world == 1) return make_group({}, options, {});
-  Met met = meet(at, options);
-  auto wire = std::make_shared<Wire>(make(met.meeting.store), device);
-  auto world = std::make_shared<World>(std::move(met.backend), options, std::move(met.meeting));
-  return std::make_unique<StagedGroup>(std::move(world), std::move(wire), name);
+  Joined joined = join(at, options);
+  auto on_device = std::make_shared<DeviceBackend>(make(joined.job_store.store), device);
+  auto world =
+      std::make_shared<World>(std::move(joined.backend), options, std::move(joined.job_store));
+  return std::make_unique<StagedGroup>(std::move(world), std::move(on_device), name);
 }
 
 }  // namespace thinwire::torch_engine

@@ -15,7 +15,7 @@
 
 #include <c10/core/Device.h>
 
-#include "thinwire/comm/c10d/meet.h"
+#include "thinwire/comm/c10d/join.h"
 
 namespace thinwire::torch_engine {
 

@@ -106,9 +106,9 @@ std::shared_ptr<Pool::Block> Pool::take(std::size_t bytes) {
 }
 
 World::World(c10::intrusive_ptr<c10d::Backend> backend, const GroupOptions& options,
-             Meeting meeting)
+             JobStore job_store)
     : options_(options),
-      meeting_(std::move(meeting)),
+      job_store_(std::move(job_store)),
       rank_(backend ? backend->getRank() : 0),
       size_(backend ? backend->getSize() : 1),
       exceptions_(std::uncaught_exceptions()),
@@ -338,7 +338,7 @@ void World::break_off(const std::string& text) {
 void World::refuse(const Position& position, const std::string& text) {
   const bool announced = announce(position, text);
   break_off(text);
-  if (announced && rank_ == meeting_.host)
+  if (announced && rank_ == job_store_.host)
     listen();  // the store must live until the others have read
   throw Error(text);
 }
@@ -361,8 +361,8 @@ Statement World::statement(const Position& position, const std::string& reason) 
 }
 
 bool World::announce(const Position& position, const std::string& reason) {
-  if (!meeting_.store) return false;
-  const auto announced = within(grace(), [store = meeting_.store, key = key_of(rank_),
+  if (!job_store_.store) return false;
+  const auto announced = within(grace(), [store = job_store_.store, key = key_of(rank_),
                                           bytes = bytes_of(statement(position, reason))] {
     store->set(key, bytes);
     return true;
@@ -371,10 +371,10 @@ bool World::announce(const Position& position, const std::string& reason) {
 }
 
 std::optional<World::Answers> World::listen() const {
-  if (!meeting_.store) return std::nullopt;
+  if (!job_store_.store) return std::nullopt;
   const auto end = Clock::now() + grace(), last = end + grace();
-  const bool host = rank_ == meeting_.host;
-  return within(3 * grace(), [store = meeting_.store, end, last, host, size = size_, me = rank_] {
+  const bool host = rank_ == job_store_.host;
+  return within(3 * grace(), [store = job_store_.store, end, last, host, size = size_, me = rank_] {
     Answers answers(static_cast<std::size_t>(size));
     for (;;) {
       int heard = 1, reading = 0;
@@ -421,11 +421,11 @@ std::string World::verdict(const Position& position, const Lost& lost,
   start += is_timeout(lost.text)
                ? " timed out after " + std::to_string(options_.timeout.count()) + " ms"
                : " broken off (" + first_words(lost.text) + ")";
-  if (!meeting_.store) return start + " waiting for " + name_of_rank(lost.peer) + advice;
+  if (!job_store_.store) return start + " waiting for " + name_of_rank(lost.peer) + advice;
   if (!answers)
-    return start + (meeting_.host < 0
+    return start + (job_store_.host < 0
                         ? " and the store of the job does not answer"
-                        : " waiting for " + name_of_rank(meeting_.host) + " (silent)" + advice);
+                        : " waiting for " + name_of_rank(job_store_.host) + " (silent)" + advice);
   std::vector<std::string> absent, elsewhere;
   const Statement own = statement(position, "");
   for (int r = 0; r < size_; ++r) {

@@ -79,8 +79,9 @@ struct Job {
   bool done = false;         // guarded by the world's mutex
 };
 
-// How the ranks meet outside of the collectives; absent for a backend that somebody handed over.
-struct Meeting {
+// Where ranks leave word for each other when collectives fail; absent for a backend that was handed
+// over.
+struct JobStore {
   c10::intrusive_ptr<c10d::Store> store;
   int host = -1;  // the rank whose process holds the store, or nobody
 };
@@ -89,7 +90,7 @@ class World {
  public:
   using Message = c10::intrusive_ptr<c10d::Work>;
 
-  World(c10::intrusive_ptr<c10d::Backend> backend, const GroupOptions& options, Meeting meeting);
+  World(c10::intrusive_ptr<c10d::Backend> backend, const GroupOptions& options, JobStore job_store);
   ~World();
   World(const World&) = delete;
   World& operator=(const World&) = delete;
@@ -150,7 +151,7 @@ class World {
                     const Statement& other) const;
 
   const GroupOptions options_;
-  const Meeting meeting_;
+  const JobStore job_store_;
   const int rank_;
   const int size_;
   const int exceptions_;
@@ -175,8 +176,8 @@ class World {
   std::thread thread_;
 };
 
-// The group over a backend (none: a group of one) and, where there is one, a meeting place.
+// The group over a backend (none: a group of one) and, where there is one, the store of the job.
 std::unique_ptr<Group> make_group(c10::intrusive_ptr<c10d::Backend> backend,
-                                  const GroupOptions& options, Meeting meeting);
+                                  const GroupOptions& options, JobStore job_store);
 
 }  // namespace thinwire::torch_engine

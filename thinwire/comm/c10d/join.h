@@ -1,4 +1,4 @@
-// meet.h: the workers of a job find each other. Internal to the engine.
+// join.h: the workers of a job find each other. Internal to the engine.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -7,8 +7,8 @@
 
 namespace thinwire::torch_engine {
 
-struct Met {
-  Meeting meeting;
+struct Joined {
+  JobStore job_store;
   c10::intrusive_ptr<c10d::Backend> backend;  // Gloo, for messages
 };
 
@@ -16,6 +16,6 @@ struct Met {
 void check(const Rendezvous& at);
 
 // Returns when all are there; else throws an Error that names those who did not come.
-Met meet(const Rendezvous& at, const GroupOptions& options);
+Joined join(const Rendezvous& at, const GroupOptions& options);
 
 }  // namespace thinwire::torch_engine

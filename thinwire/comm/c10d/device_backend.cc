@@ -1,6 +1,6 @@
-// wire.cc: device memory, and the end of a backend in health and in trouble.
+// device_backend.cc: device memory, and the end of a backend in health and in trouble.
 // SPDX-License-Identifier: Apache-2.0
-#include "thinwire/comm/c10d/wire.h"
+#include "thinwire/comm/c10d/device_backend.h"
 
 #include <ATen/ops/empty.h>
 #include <ATen/ops/from_blob.h>
@@ -32,10 +32,10 @@ at::Tensor host_tensor(const std::byte* data, std::size_t bytes) {
   return at::from_blob(const_cast<std::byte*>(data), {static_cast<std::int64_t>(bytes)}, at::kByte);
 }
 
-Wire::Wire(c10::intrusive_ptr<c10d::Backend> backend, c10::Device device)
+DeviceBackend::DeviceBackend(c10::intrusive_ptr<c10d::Backend> backend, c10::Device device)
     : backend_(std::move(backend)), device_(device), stream_(own_stream(device)) {}
 
-Wire::~Wire() {
+DeviceBackend::~DeviceBackend() {
   if (broken_) return;
   try {
     backend_->shutdown();
@@ -43,12 +43,12 @@ Wire::~Wire() {
   }
 }
 
-at::Tensor Wire::room(std::size_t bytes) const {
+at::Tensor DeviceBackend::room(std::size_t bytes) const {
   return at::empty({static_cast<std::int64_t>(bytes)},
                    at::TensorOptions().dtype(at::kByte).device(device_));
 }
 
-void Wire::break_off() {
+void DeviceBackend::break_off() {
   if (!broken_.exchange(true)) end(backend_);
 }
 

@@ -1,5 +1,5 @@
-// wire.h: a backend whose tensors live on a device, and the copies to and from it. Internal to the
-// engine.
+// device_backend.h: a backend whose tensors live on a device, and the copies to and from it. Internal
+// to the engine.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -22,12 +22,12 @@ at::Tensor host_tensor(const std::byte* data, std::size_t bytes);
 
 // Copies run in a stream of our own, so as not to wait for what the model computes. Memory that is
 // not pinned is staged by the driver.
-class Wire {
+class DeviceBackend {
  public:
-  Wire(c10::intrusive_ptr<c10d::Backend> backend, c10::Device device);
-  ~Wire();
-  Wire(const Wire&) = delete;
-  Wire& operator=(const Wire&) = delete;
+  DeviceBackend(c10::intrusive_ptr<c10d::Backend> backend, c10::Device device);
+  ~DeviceBackend();
+  DeviceBackend(const DeviceBackend&) = delete;
+  DeviceBackend& operator=(const DeviceBackend&) = delete;
 
   // Runs body(backend) in our stream. Whatever goes wrong there is the loss of this collective.
   template <typename Body>
