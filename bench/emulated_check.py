@@ -1,15 +1,16 @@
 #!/usr/bin/env python3
-"""emulated_check: is the emulated link right? The same training over it and over a real one. Needs root.
+"""emulated_check: is the emulated link right? The same training over it and a real one. Needs root.
 
     sudo .venv/bin/python bench/emulated_check.py build/release [--links 100mbit,5ms ...] [--json F]
 
 Each scheme trains a few steps (a) with `--link`, its workers on this machine without any limit, and
 (b) without it, its workers in network namespaces of their own, whose links `tc` limits (tbf, both
 directions; a burst of 32 kB, or small messages would pass at any rate) and whose frames a relay
-(relay.cc) holds for the latency. A link without a latency is tc's alone. Both start their workers afresh in each round, in turn. A run's time is the lower
-quartile of its steps after the first few, since whatever else the machine does can only make a step
-slower; printed are the median, the lowest and the highest of the rounds. Batches are small, so that
-most of a step is spent on the link; what is computed counts in both.
+(relay.cc) holds for the latency. A link without a latency is tc's alone. Both start their workers
+afresh in each round, in turn. A run's time is the lower quartile of its steps after the first few,
+since whatever else the machine does can only make a step slower; printed are the median, the lowest
+and the highest of the rounds. Batches are small, so that most of a step is spent on the link; what
+is computed counts in both.
 """
 # SPDX-License-Identifier: Apache-2.0
 from __future__ import annotations
@@ -39,9 +40,10 @@ def seconds_of(latency: str) -> float:
 class Check:
     def __init__(self, options: argparse.Namespace, folder: str) -> None:
         self.options, self.file = options, f"{folder}/run.json"
-        self.command = [f"{options.build}/apps/thinwire", "train", "--model", options.model, "--data", options.data,
-                        "--batch", str(options.batch), "--steps", str(options.steps), "--report-every", "1",
-                        "--check-every", "0", "--threads", "1", "--json", self.file]
+        self.command = [
+            f"{options.build}/apps/thinwire", "train", "--model", options.model,
+            "--data", options.data, "--batch", str(options.batch), "--steps", str(options.steps),
+            "--report-every", "1", "--check-every", "0", "--threads", "1", "--json", self.file]
 
     def row(self) -> dict[str, float]:
         rows = json.loads(pathlib.Path(self.file).read_text())["rows"][WARM_UP:]
@@ -49,10 +51,12 @@ class Check:
         def quartile(name: str) -> float:
             return statistics.quantiles((row[name] for row in rows), n=4, method="inclusive")[0]
 
-        return {"step": quartile("seconds_per_step"), "compute": quartile("compute_seconds"), "bytes": rows[-1]["sent_bytes_per_step"]}
+        return {"step": quartile("seconds_per_step"), "compute": quartile("compute_seconds"),
+                "bytes": rows[-1]["sent_bytes_per_step"]}
 
     def emulated(self, scheme: str, link: str) -> dict[str, float]:
-        command = [*self.command, "--scheme", scheme, "--workers", str(self.options.workers), "--link", link]
+        command = [*self.command, "--scheme", scheme, "--workers", str(self.options.workers),
+                   "--link", link]
         done = subprocess.run(command, capture_output=True, text=True)
         if done.returncode != 0:
             raise SystemExit(f"emulated_check: {' '.join(command)}: {done.stderr[-1000:]}")
@@ -64,14 +68,17 @@ class Check:
             network.shape(rate, burst="32kb")
             if latency:
                 network.delay(f"{self.options.build}/bench/link_relay", seconds_of(latency))
-            common = {"WORLD_SIZE": str(self.options.workers), "MASTER_ADDR": network.address(0), "MASTER_PORT": "29500"}
-            workers = [network.start(rank, [*self.command, "--scheme", scheme], {**common, "RANK": str(rank)},
+            common = {"WORLD_SIZE": str(self.options.workers), "MASTER_ADDR": network.address(0),
+                      "MASTER_PORT": "29500"}
+            workers = [network.start(rank, [*self.command, "--scheme", scheme],
+                                     {**common, "RANK": str(rank)},
                                      stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
                        for rank in range(self.options.workers)]
             for rank, worker in enumerate(workers):
                 _, said = worker.communicate(timeout=self.options.patience)
                 if worker.returncode != 0:
-                    raise SystemExit(f"emulated_check: {scheme} over a real {link}: rank {rank}: {said[-1000:]}")
+                    raise SystemExit(f"emulated_check: {scheme} over a real {link}: rank {rank}: "
+                                     f"{said[-1000:]}")
         return self.row()
 
 
@@ -79,10 +86,12 @@ def measure(check: Check, options: argparse.Namespace) -> list[dict]:
     rows = []
     for link in options.links:
         for scheme in options.schemes:
-            runs = [(check.emulated(scheme, link), check.real(scheme, link)) for _ in range(options.rounds)]
+            runs = [(check.emulated(scheme, link), check.real(scheme, link))
+                    for _ in range(options.rounds)]
             emulated, real = ([run[side]["step"] for run in runs] for side in (0, 1))
-            rows.append({"link": link, "scheme": scheme, "bytes": runs[-1][0]["bytes"], "emulated": emulated, "real": real,
-                         "compute": statistics.median(run[side]["compute"] for run in runs for side in (0, 1)),
+            compute = statistics.median(run[side]["compute"] for run in runs for side in (0, 1))
+            rows.append({"link": link, "scheme": scheme, "bytes": runs[-1][0]["bytes"],
+                         "emulated": emulated, "real": real, "compute": compute,
                          "ratio": statistics.median(emulated) / statistics.median(real)})
             show(rows[-1])
     return rows
@@ -90,16 +99,20 @@ def measure(check: Check, options: argparse.Namespace) -> list[dict]:
 
 def show(row: dict) -> None:
     def times(all_rounds: list[float]) -> str:
-        return f"{1e3 * statistics.median(all_rounds):8.1f} ms ({1e3 * min(all_rounds):.1f} - {1e3 * max(all_rounds):.1f})"
+        low, high = 1e3 * min(all_rounds), 1e3 * max(all_rounds)
+        return f"{1e3 * statistics.median(all_rounds):8.1f} ms ({low:.1f} - {high:.1f})"
 
-    print(f"{row['link']:16}{row['scheme']:20}{row['bytes'] / 1e3:11.1f} kB  emulated {times(row['emulated']):30}"
-          f"real {times(row['real']):30}computing {1e3 * row['compute']:6.1f} ms  emulated / real {row['ratio']:.3f}", flush=True)
+    print(f"{row['link']:16}{row['scheme']:20}{row['bytes'] / 1e3:11.1f} kB  "
+          f"emulated {times(row['emulated']):30}real {times(row['real']):30}"
+          f"computing {1e3 * row['compute']:6.1f} ms  emulated / real {row['ratio']:.3f}",
+          flush=True)
 
 
 def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("build", help="the build folder")
-    parser.add_argument("--links", nargs="+", default=["100mbit", "100mbit,5ms", "100mbit,20ms"], help="RATE[,LATENCY]")
+    parser.add_argument("--links", nargs="+", default=["100mbit", "100mbit,5ms", "100mbit,20ms"],
+                        help="RATE[,LATENCY]")
     parser.add_argument("--schemes", nargs="+", default=SCHEMES)
     parser.add_argument("--workers", type=int, default=4)
     parser.add_argument("--model", default="mlp")
@@ -115,8 +128,9 @@ def main() -> None:
     if reason := missing():
         raise SystemExit(f"emulated_check: {reason}")
     with tempfile.TemporaryDirectory() as folder:
-        print(f"{options.model} on {options.data}, {options.workers} workers, batch {options.batch}, {options.steps} steps, "
-              f"{options.rounds} rounds; load of this machine before: {os.getloadavg()[0]:.1f}", flush=True)
+        print(f"{options.model} on {options.data}, {options.workers} workers, "
+              f"batch {options.batch}, {options.steps} steps, {options.rounds} rounds; "
+              f"load of this machine before: {os.getloadavg()[0]:.1f}", flush=True)
         rows = measure(Check(options, folder), options)
     if options.json:
         pathlib.Path(options.json).write_text(json.dumps(rows, indent=1))

@@ -109,18 +109,23 @@ class Network:
         run(f"ip -n {name} link set lo up")
 
     def shape(self, rate: str, burst: str = "128kb") -> None:
-        """Both directions of every link, by a token bucket; "none": as fast as the machine. `burst` is what may pass at once after a pause."""
+        """Both directions of every link, by a token bucket; "none": as fast as the machine.
+
+        `burst` is what may pass at once after a pause."""
         for host, name in enumerate(self.names):
             for place, device in ((name, DEVICE), (self._switch, f"port{host}")):
                 run(f"tc -n {place} qdisc replace dev {device} root " +
                     ("noqueue" if rate == "none" else f"tbf rate {rate} burst {burst} latency 50ms"))
 
     def delay(self, relay: str, seconds: float) -> None:
-        """Every frame from one host to another waits so long, each way. `relay` (relay.cc) takes the bridge's place, before all others on the cores."""
+        """Every frame from one host to another waits so long, each way.
+
+        `relay` (relay.cc) takes the bridge's place, before all others on the cores."""
         ports = [f"port{host}" for host in range(len(self.names))]
         for port in ports:
             run(f"ip -n {self._switch} link set {port} nomaster")
-        self._started.append(subprocess.Popen(["nice", "-n", "-20", "ip", "netns", "exec", self._switch, relay, str(round(seconds * 1e6)), *ports],
+        command = ["nice", "-n", "-20", "ip", "netns", "exec", self._switch, relay]
+        self._started.append(subprocess.Popen([*command, str(round(seconds * 1e6)), *ports],
                                               start_new_session=True))
 
     def start(self, host: int, command: list[str], environment: dict[str, str] | None = None, **options) -> subprocess.Popen:

@@ -6,7 +6,8 @@
 // device behind which its receiver was last seen (at all others when it was not, or for a
 // broadcast). Kernels without netem can so have a real delay: TCP sees it as any other. Frames keep
 // what the kernel wrote before them about checksums and segmentation (virtio_net_hdr), so that one
-// of 64 kB costs no more than a small one. `bench/namespaces.py` starts it, in a namespace of its own.
+// of 64 kB costs no more than a small one. `bench/namespaces.py` starts it, in a namespace of its
+// own.
 // SPDX-License-Identifier: Apache-2.0
 #include <arpa/inet.h>
 #include <linux/if_ether.h>

@@ -163,8 +163,8 @@ TEST(Cost, AddsUpToTraffic) {
   EXPECT_EQ(sum.collectives, 2u);
 }
 
-// Whoever sends, somebody receives: over all ranks the two sums are equal. And nobody is done before
-// its own bytes have passed.
+// Whoever sends, somebody receives: over all ranks the two sums are equal. And nobody is done
+// before its own bytes have passed.
 TEST(Cost, LosesNoBytes) {
   for (int ranks = 1; ranks <= 17; ++ranks) {
     for (const auto& cost_of : {c10d_cost, mpi_cost, nccl_cost}) {

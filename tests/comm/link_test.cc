@@ -118,8 +118,9 @@ TEST(LinkPrice, ByHand) {
   EXPECT_EQ(link.seconds({}), 0);
 }
 
-// Six steps of 144800 bytes, each of which begins after a piece of the one before. The latency hides
-// behind the bytes, up to that of the last step, until it is as long as what is left of a step.
+// Six steps of 144800 bytes, each of which begins after a piece of the one before. The latency
+// hides behind the bytes, up to that of the last step, until it is as long as what is left of a
+// step.
 TEST(LinkPrice, LatencyHidesBehindLongSteps) {
   const Cost ring{.steps = 6, .path = 6 * 144'800, .piece = 14'480};
   EXPECT_DOUBLE_EQ(Link::parse("8mbit,10ms").seconds(ring), 6 * 0.1514 + 0.010);

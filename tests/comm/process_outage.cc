@@ -18,9 +18,9 @@ Clock::duration seconds(double value) {
   return std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(value));
 }
 
-// The schedule begins while the first collective is issued, so between `before` and `after`: waiting
-// from `after` on we are surely inside the outage or later, and from `before` on it surely took until
-// its end. However slow the machine is.
+// The schedule begins while the first collective is issued, so between `before` and `after`:
+// waiting from `after` on we are surely inside the outage or later, and from `before` on it surely
+// took until its end. However slow the machine is.
 struct Beginning {
   Clock::time_point before, after;
 };

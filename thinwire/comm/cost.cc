@@ -23,7 +23,8 @@ struct Tree {
   std::vector<std::uint64_t> children;  // by place
   std::uint64_t path = 0;               // messages one after the other until the last has its own
 
-  // The messages of one parent share its uplink: its children all have theirs when the last one has.
+  // The messages of one parent share its uplink: its children all have theirs when the last one
+  // has.
   Tree(int ranks, unsigned (*parent_of)(unsigned place)) {
     const auto count = static_cast<unsigned>(ranks);
     children.resize(count);

@@ -11,18 +11,18 @@
 //   mpi      tree to 0, tree back    direct                   flat or a tree   as all_reduce
 //   nccl     a ring                  direct                   a chain          agreement only
 //
-// c10d: Gloo sends a message when the receiver has said that it is ready, so each collective has one
-// latency before its first byte. Receives for later steps are posted early and say so in time.
+// c10d: Gloo sends a message when the receiver has said that it is ready, so each collective has
+// one latency before its first byte. Receives for later steps are posted early and say so in time.
 // local moves nothing between its threads: it stands for c10d.
 //
 // mpi: what Open MPI 4.1 does (libnbc): an all-reduce in place takes binomial trees, whatever its
-// length, and a broadcast is flat up to 4 ranks. A 16-byte all-reduce, in which the ranks agree, goes
-// beside each all-reduce and broadcast. A message beyond 64 kB (the eager limit over TCP) asks
+// length, and a broadcast is flat up to 4 ranks. A 16-byte all-reduce, in which the ranks agree,
+// goes beside each all-reduce and broadcast. A message beyond 64 kB (the eager limit over TCP) asks
 // before it sends: three latencies instead of one.
 //
 // nccl: every rank tells every other its lengths over Gloo first, which takes two latencies. NCCL
-// chooses between rings and trees by itself; a ring has as many bytes and at least as many steps, so
-// the price of its all-reduce is an upper bound.
+// chooses between rings and trees by itself; a ring has as many bytes and at least as many steps,
+// so the price of its all-reduce is an upper bound.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 

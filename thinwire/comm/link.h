@@ -37,9 +37,9 @@ struct Link {
   // What these bytes take on the wire, in TCP's frames over Ethernet: 1514 bytes carry 1448.
   double wire_seconds(std::uint64_t bytes) const;
 
-  // What a collective takes beyond the bytes of its path, where all that comes before its second step
-  // has one latency and all of it the other: the rest overlaps with the bytes if a step begins before
-  // the last one ends.
+  // What a collective takes beyond the bytes of its path, where all that comes before its second
+  // step has one latency and all of it the other: the rest overlaps with the bytes if a step begins
+  // before the last one ends.
   double lag(const Cost& cost, double first, double all) const;
 };
 

@@ -59,8 +59,8 @@ class Queue {
     ++own_.collectives;
   }
   double now() const { return std::chrono::duration<double>(Clock::now() - beginning_).count(); }
-  // What agreeing on the time has sent. Counted when it is done, as engines do: never more than they
-  // have counted.
+  // What agreeing on the time has sent. Counted when it is done, as engines do: never more than
+  // they have counted.
   const Traffic& own() const { return own_; }
   Clock::time_point at(double time) const {
     return beginning_ +

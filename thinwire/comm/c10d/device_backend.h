@@ -1,5 +1,5 @@
-// device_backend.h: a backend whose tensors live on a device, and the copies to and from it. Internal
-// to the engine.
+// device_backend.h: a backend whose tensors live on a device, and the copies to and from it.
+// Internal to the engine.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 

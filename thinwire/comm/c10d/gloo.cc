@@ -83,8 +83,9 @@ struct Addresses {
   }
 };
 
-// Our own address on the network that leads to the meeting place: a datagram socket connects without
-// a packet and then knows it. Host names of machines often lead to loopback, so they do not serve.
+// Our own address on the network that leads to the meeting place: a datagram socket connects
+// without a packet and then knows it. Host names of machines often lead to loopback, so they do not
+// serve.
 std::string local_address(const Rendezvous& at) {
   Addresses found;
   addrinfo hints{};

@@ -1,4 +1,5 @@
-// messages.h: the messages of one collective between this rank and the others. Internal to the engine.
+// messages.h: the messages of one collective between this rank and the others. Internal to the
+// engine.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 

@@ -75,7 +75,8 @@ std::string last_words(const std::string& text) {
 std::unique_ptr<Group> make_nccl_group(const Rendezvous& at, int gpu, const GroupOptions& options) {
   const c10::Device device(c10::kCUDA, static_cast<c10::DeviceIndex>(gpu));
   const auto make = [&](const c10::intrusive_ptr<c10d::Store>& store) {
-    // Or c10d watches in a thread of its own, and ends the process where we would say who is silent.
+    // Or c10d watches in a thread of its own, and ends the process where we would say who is
+    // silent.
     setenv("TORCH_NCCL_BLOCKING_WAIT", "1", 1);
     auto nccl = c10::make_intrusive<Nccl>(c10::make_intrusive<c10d::PrefixStore>("nccl", store),
                                           at.rank, at.world);

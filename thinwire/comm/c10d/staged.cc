@@ -70,7 +70,8 @@ class Agreement {
   Messages sends_, receives_;
 };
 
-// What all patterns here have in common. All have steps: the device must start although nobody waits.
+// What all patterns here have in common. All have steps: the device must start although nobody
+// waits.
 class Staged {
  public:
   Staged(World& world, Job& job, std::shared_ptr<DeviceBackend> device)

@@ -1,5 +1,5 @@
-// staged.h: a group of host bytes over a backend whose tensors live on a device (NCCL). Internal to the
-// engine.
+// staged.h: a group of host bytes over a backend whose tensors live on a device (NCCL). Internal to
+// the engine.
 //
 // A collective has two steps. First the ranks tell each other, by messages over Gloo, that they are
 // there and how much they will send: the call is part of the message's tag, so that ranks at odds
@@ -23,7 +23,8 @@ namespace thinwire::torch_engine {
 using MakeBackend =
     std::function<c10::intrusive_ptr<c10d::Backend>(const c10::intrusive_ptr<c10d::Store>& store)>;
 
-// The tensors of the backend are on `device`. Of one rank: a group that meets nobody and makes none.
+// The tensors of the backend are on `device`. Of one rank: a group that meets nobody and makes
+// none.
 std::unique_ptr<Group> make_staged_group(const Rendezvous& at, const GroupOptions& options,
                                          c10::Device device, const std::string& name,
                                          const MakeBackend& make);

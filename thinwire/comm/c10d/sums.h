@@ -1,5 +1,5 @@
-// sums.h: the two ways of an all-reduce: short sums in two steps, long ones around a ring. Internal to
-// the engine.
+// sums.h: the two ways of an all-reduce: short sums in two steps, long ones around a ring. Internal
+// to the engine.
 //
 // Both cut the buffer into one share per rank and add share s in the order of ranks s, s + 1, ...,
 // s - 1: the bits do not depend on the way. Where all ranks send to all others at once, several
@@ -131,7 +131,8 @@ class Ring {
 
   bool has_steps() const { return true; }
 
-  // All receives. A complete sum comes after what it overwrites has gone round, so after we sent it.
+  // All receives. A complete sum comes after what it overwrites has gone round, so after we sent
+  // it.
   void begin() {
     for (int step = 0; step < world_.size() - 1; ++step)
       for_segments(

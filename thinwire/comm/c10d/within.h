@@ -1,6 +1,6 @@
-// within.h: calls that may never return, with a time limit: a thread of its own waits there, for ever if
-// need be. The store of a stopped process answers never, and a communicator waits for ranks that
-// are gone. Internal to the engine.
+// within.h: calls that may never return, with a time limit: a thread of its own waits there, for
+// ever if need be. The store of a stopped process answers never, and a communicator waits for ranks
+// that are gone. Internal to the engine.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 

@@ -1,5 +1,5 @@
-// world.h: what the collectives of one c10d group share: messages, the line in which collectives are
-// ended, the failure, and the roll call that finds out who is silent. Internal to the engine.
+// world.h: what the collectives of one c10d group share: messages, the line in which collectives
+// are ended, the failure, and the roll call that finds out who is silent. Internal to the engine.
 //
 // Collectives are ended one by one, in the order of issue, by one thread at a time: whoever waits
 // for one works off the line up to it. A thread of the world's own does so only where nobody may be
