@@ -78,13 +78,13 @@ def contender(name, make, bucket_mb, **ddp_options):
     ddp = DistributedDataParallel(model, bucket_cap_mb=bucket_mb, **ddp_options)
     optimizer = torch.optim.SGD(model.parameters(), lr=1e-4, momentum=0.9)
     kind, _, text = name.partition(" ")
-    link = thinwire.attach(ddp, optimizer, scheme=text, check_every=0) if kind == "thinwire" else None
-    if text == "fp16" and not link:
+    handle = thinwire.attach(ddp, optimizer, scheme=text, check_every=0) if kind == "thinwire" else None
+    if text == "fp16" and not handle:
         ddp.register_comm_hook(None, default_hooks.fp16_compress_hook)
-    elif text.startswith("powersgd") and not link:
+    elif text.startswith("powersgd") and not handle:
         rank = int(text.partition("rank=")[2] or 1)
         ddp.register_comm_hook(powerSGD_hook.PowerSGDState(None, matrix_approximation_rank=rank, start_powerSGD_iter=2), powerSGD_hook.powerSGD_hook)
-    return ddp, optimizer, link
+    return ddp, optimizer, handle
 
 
 def train(one, loss_of):
@@ -112,7 +112,7 @@ def work(rank, options, port):
     torch.set_num_threads(1)
     dist.init_process_group("gloo", rank=rank, world_size=options.workers)
     make, loss_of = problem(options.model, rank)
-    # PyTorch's PowerSGD hook over Gloo aborts with several buckets (docs/design.md): one for all.
+    # PyTorch's PowerSGD over Gloo aborts with several buckets (docs/notebook/design.md).
     bucket_mb = 1000 if any("powersgd" in name for name in options.contenders) else 25
     field = {name: contender(name, make, bucket_mb) for name in options.contenders}
     take_turns(field, lambda one: train(one, loss_of), 4)

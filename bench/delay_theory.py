@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 """delay_theory.py: delayed averaging on a quadratic, where everything can be calculated. Prints up to which eta * lambda each
-correction is stable, and how far gradient noise drives the workers apart: tables of docs/delay.md. Needs numpy; a minute.
+correction is stable, and how far gradient noise drives the workers apart: tables of docs/notebook/delay.md. Needs numpy; a minute.
 
-One step of a worker with curvature l (times eta), momentum m, share s and pace p, in the words of docs/delay.md:
+One step of a worker with curvature l (times eta), momentum m, share s and pace p, in the words of docs/notebook/delay.md:
     v = m v + l w + noise;  u = -v;  w += s u;  due += mean u(then) - s u(then);  w += p due;  due -= p due
 The workers' mean sees mean u = u, their deviations from it see mean u = 0. pull: w += rate (mean w(then) - w(then)).
 """

@@ -57,14 +57,14 @@ class Contender:
         import thinwire
         from torch.nn.parallel import DistributedDataParallel
 
-        self.options, self.steps, self.link = options, 0, None
+        self.options, self.steps, self.handle = options, 0, None
         self.model = language_model()
         self.ddp = DistributedDataParallel(self.model, bucket_cap_mb=1000 if "hook powersgd" in kind else 25)
         self.optimizer = torch.optim.SGD(self.model.parameters(), lr=0.01, momentum=0.9)
         if kind.startswith("hook"):
             self._register(*kind.split()[1:])
         elif kind:
-            self.link = thinwire.attach(self.ddp, self.optimizer, scheme=kind)
+            self.handle = thinwire.attach(self.ddp, self.optimizer, scheme=kind)
 
     def _register(self, name, rank="0"):
         from torch.distributed.algorithms.ddp_comm_hooks import default_hooks, powerSGD_hook
@@ -97,7 +97,7 @@ class Contender:
         seconds = time.perf_counter() - begin
         dist.barrier()  # what the kernel has still to send counts
         self.optimizer.zero_grad()
-        void = self.link.report()["skipped"] if self.link else 0
+        void = self.handle.report().skipped if self.handle else 0
         return {"seconds": seconds, "bytes": sent_bytes() - sent, "loss": float(loss), "void": void}
 
 

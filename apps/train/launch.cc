@@ -39,9 +39,9 @@ constexpr std::size_t longest_tail = 4096;
 
 // Where the workers meet. It listens from the start, and rank 0 inherits it: a port that were only
 // looked up could be another program's by the time rank 0 has come up.
-class Meeting {
+class Rendezvous {
  public:
-  Meeting() {
+  Rendezvous() {
     sockaddr_in address{};
     address.sin_family = AF_INET;
     address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
@@ -52,9 +52,9 @@ class Meeting {
       fail("cannot listen at 127.0.0.1 for the workers to meet: ", strerror(errno));
     port_ = ntohs(address.sin_port);
   }
-  ~Meeting() { close(listener_); }
-  Meeting(const Meeting&) = delete;
-  Meeting& operator=(const Meeting&) = delete;
+  ~Rendezvous() { close(listener_); }
+  Rendezvous(const Rendezvous&) = delete;
+  Rendezvous& operator=(const Rendezvous&) = delete;
 
   int listener() const { return listener_; }
   std::uint16_t port() const { return port_; }
@@ -78,15 +78,16 @@ std::vector<char*> pointers(std::vector<std::string>& texts) {
   return result;
 }
 
-std::vector<std::string> environment(int rank, int workers, const Meeting& meeting, int report) {
+std::vector<std::string> environment(int rank, int workers, const Rendezvous& rendezvous,
+                                     int report) {
   std::vector<std::string> all = {"RANK=" + std::to_string(rank),
                                   "WORLD_SIZE=" + std::to_string(workers),
                                   "LOCAL_RANK=" + std::to_string(rank),
                                   "LOCAL_WORLD_SIZE=" + std::to_string(workers),
                                   "MASTER_ADDR=127.0.0.1",
-                                  "MASTER_PORT=" + std::to_string(meeting.port()),
+                                  "MASTER_PORT=" + std::to_string(rendezvous.port()),
                                   "THINWIRE_WORKER=" + std::to_string(report)};
-  if (rank == 0) all.push_back("THINWIRE_LISTENER=" + std::to_string(meeting.listener()));
+  if (rank == 0) all.push_back("THINWIRE_LISTENER=" + std::to_string(rendezvous.listener()));
   // When a peer dies, libtorch warns at length; we say it in one sentence.
   if (std::getenv("TORCH_CPP_LOG_LEVEL") == nullptr) all.emplace_back("TORCH_CPP_LOG_LEVEL=ERROR");
   const std::size_t ours = all.size();
@@ -124,9 +125,9 @@ class Job {
     sigprocmask(SIG_BLOCK, &watched_, &before_);
     signals_ = signalfd(-1, &watched_, SFD_CLOEXEC | SFD_NONBLOCK);
     if (signals_ < 0) fail("cannot watch for signals: ", strerror(errno));
-    const Meeting meeting;
+    const Rendezvous rendezvous;
     for (std::size_t rank = 0; rank < workers_.size(); ++rank)
-      start(static_cast<int>(rank), meeting);
+      start(static_cast<int>(rank), rendezvous);
   }
 
   ~Job() {
@@ -153,17 +154,17 @@ class Job {
   }
 
  private:
-  void start(int rank, const Meeting& meeting) {
+  void start(int rank, const Rendezvous& rendezvous) {
     int ends[2];
     if (pipe2(ends, O_CLOEXEC) != 0) fail("cannot make a pipe: ", strerror(errno));
     std::vector<std::string> arguments = own_arguments();
     std::vector<std::string> variables =
-        environment(rank, static_cast<int>(workers_.size()), meeting, ends[1]);
+        environment(rank, static_cast<int>(workers_.size()), rendezvous, ends[1]);
     const std::vector<char*> argv = pointers(arguments), envp = pointers(variables);
     const pid_t parent = getpid();
     const pid_t pid = fork();
     if (pid < 0) fail("cannot start worker ", rank, ": ", strerror(errno));
-    if (pid == 0) become_worker(rank, parent, ends, meeting, argv, envp);
+    if (pid == 0) become_worker(rank, parent, ends, rendezvous, argv, envp);
     close(ends[1]);
     Worker& worker = workers_[static_cast<std::size_t>(rank)];
     worker.pid = pid;
@@ -173,7 +174,7 @@ class Job {
 
   // In the child: only what is allowed between fork and exec.
   [[noreturn]] void become_worker(int rank, pid_t parent, const int (&ends)[2],
-                                  const Meeting& meeting, const std::vector<char*>& argv,
+                                  const Rendezvous& rendezvous, const std::vector<char*>& argv,
                                   const std::vector<char*>& envp) {
     prctl(PR_SET_PDEATHSIG, SIGKILL);
     if (getppid() != parent) _exit(1);
@@ -184,7 +185,7 @@ class Job {
     sigprocmask(SIG_SETMASK, &mask, nullptr);
     fcntl(ends[1], F_SETFD, 0);
     if (rank == 0) {
-      fcntl(meeting.listener(), F_SETFD, 0);
+      fcntl(rendezvous.listener(), F_SETFD, 0);
     } else {
       dup2(ends[1], STDOUT_FILENO);
       dup2(ends[1], STDERR_FILENO);

@@ -1,6 +1,6 @@
 // stability_test.cc: how far the learning rate can go under each correction. On a quadratic of
 // curvature lambda, training with momentum m converges below a limit of eta*lambda and diverges
-// above. The limits are those of the workers' deviations from their mean: docs/delay.md.
+// above. The limits are those of the workers' deviations from their mean: docs/notebook/delay.md.
 // SPDX-License-Identifier: Apache-2.0
 #include <gtest/gtest.h>
 

@@ -9,8 +9,8 @@
 //       status = compressor.decode(turn, inbox, average)
 //
 // dense, the casts and the sparse schemes have one round. terngrad (shared maximum, then values),
-// csc (norms, then chunks) and powersgd (P, then Q) have two. docs/design.md explains each of them,
-// on the CPU and on CUDA.
+// csc (norms, then chunks) and powersgd (P, then Q) have two. docs/notebook/design.md
+// explains each of them, on the CPU and on CUDA.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 

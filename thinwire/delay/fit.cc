@@ -9,7 +9,7 @@ namespace thinwire {
 namespace {
 
 // Adam divides by second moments. Where a scheme holds a part back or rounds it away, a moment may
-// be near 0, and the step explodes. These schemes trained well (docs/delay.md).
+// be near 0, and the step explodes. These schemes trained well (docs/notebook/delay.md).
 bool carries_moments(const DelayOptions& options, const std::string& scheme) {
   if (scheme == "dense" || scheme == "bf16") return true;
   return options.book_b && (scheme == "dgc" || scheme == "topk");

@@ -59,12 +59,12 @@ struct DelayOptions {
   double pull_rate() const;
   // `pace`, or where it is 0 the default: 1 for the ledger, and for soft
   // min(2 / (D + K - 1), (1 - momentum) / 2). This is slow enough that corrections which local
-  // gradients have already made are not made twice (docs/delay.md).
+  // gradients have already made are not made twice (docs/notebook/delay.md).
   double effective_pace() const;
   // Whether each worker measures the share of its own update to apply at once. The share is between
   // one half and 1; one half is the smallest that outweighs the late part for every curvature
-  // (docs/delay.md). It is 1 without delay, and with book b, which keeps what was not sent in the
-  // worker's model.
+  // (docs/notebook/delay.md). It is 1 without delay, and with book b, which keeps what was not sent
+  // in the worker's model.
   bool measures_share() const;
   // The share; where it is measured, that of the first round.
   double effective_share() const;
