@@ -20,8 +20,8 @@ struct Candidate {
   double encode_seconds = 0, decode_seconds = 0;  // decoding of one payload
 };
 
-// One exchange without overlap: the payload over the link, encoding and decoding. The latencies are
-// those of direct messages: two for an all-reduce, one for a gather.
+// One exchange without overlap: the payload over the link, as the emulated link prices it, encoding
+// and decoding.
 double exchange_seconds(const Candidate& candidate, const Link& link, int workers);
 
 // How long a whole gradient's energy takes, when every exchange carries the part that is kept. This

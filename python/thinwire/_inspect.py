@@ -117,9 +117,9 @@ def inspect(model: torch.nn.Module, loss: Callable[[torch.nn.Module, Any], torch
     link     bandwidth and latency of each worker's network: "1gbit,1ms"
     workers  how many workers the estimate is for
     """
-    speed, latency = _native.parse_link(link)
     if workers < 2:
         raise ValueError(f"inspect: workers={workers}: expected at least 2")
+    _native.average_seconds(link, workers, 0, 1, True)  # a bad link is an error before the work
     if steps < 1:
         raise ValueError(f"inspect: steps={steps}: expected at least 1")
     texts = [info.name for info in all_schemes()] if schemes is None else list(schemes)
@@ -130,9 +130,9 @@ def inspect(model: torch.nn.Module, loss: Callable[[torch.nn.Module, Any], torch
     def figures(text: str) -> SchemeFigures:
         found = _native.measure(text, buckets, gradients)
         sums, payload = found["reducible"], found["payload_bytes"]
-        moved = payload * (2 * (workers - 1) / workers if sums else workers - 1)
-        exchange = (found["collectives"] * (2 if sums else 1) * latency
-                    + (moved / speed if speed > 0 else 0) + found["encode_seconds"]
+        travel = _native.average_seconds(link, workers, round(payload),
+                                         max(1, round(found["collectives"])), sums)
+        exchange = (travel + found["encode_seconds"]
                     + found["decode_seconds"] * (1 if sums else workers))
         kept = found["kept"]
         loses = bool(found["loses"]) and kept < _FAITHFUL

@@ -25,20 +25,31 @@ Candidate candidate(const char* scheme, double bytes, double kept, bool reducibl
   return made;
 }
 
-// 8 Mbit/s carry a megabyte per second.
+// As the emulated link prices them: two steps and Gloo's handshake for a sum, one and the handshake
+// for a gather.
 TEST(Verdict, TimesFollowBytesAndLatencies) {
   const Link link = Link::parse("8mbit,10ms");
-  Candidate sum = candidate("bf16", 2e6, 1, true);
-  EXPECT_NEAR(exchange_seconds(sum, link, 4), 0.02 + 3, 1e-9);
+  Candidate sum = candidate("bf16", 2.4e6, 1, true);
+  const double sum_bytes = link.wire_seconds(3'600'000);
+  EXPECT_NEAR(exchange_seconds(sum, link, 4), 0.03 + sum_bytes, 1e-9);
   sum.collectives = 3;
-  EXPECT_NEAR(exchange_seconds(sum, link, 4), 0.06 + 3, 1e-9);
+  EXPECT_NEAR(exchange_seconds(sum, link, 4), 0.09 + sum_bytes, 1e-9);
   Candidate gather = candidate("topk", 1e4, 0.25, false);
-  EXPECT_NEAR(exchange_seconds(gather, link, 4), 0.01 + 0.03, 1e-9);
+  const double seconds = 0.02 + link.wire_seconds(30'000);
+  EXPECT_NEAR(exchange_seconds(gather, link, 4), seconds, 1e-9);
   gather.encode_seconds = 1;
   gather.decode_seconds = 2;  // of each worker's payload
-  EXPECT_NEAR(exchange_seconds(gather, link, 4), 0.04 + 9, 1e-9);
-  EXPECT_NEAR(gradient_seconds(gather, link, 4), 4 * 9.04, 1e-9);
-  EXPECT_NEAR(exchange_seconds(sum, Link::parse("inf,1ms"), 4), 0.006, 1e-9);
+  EXPECT_NEAR(exchange_seconds(gather, link, 4), seconds + 9, 1e-9);
+  EXPECT_NEAR(gradient_seconds(gather, link, 4), 4 * (seconds + 9), 1e-9);
+  EXPECT_NEAR(exchange_seconds(sum, Link::parse("inf,1ms"), 4), 0.009, 1e-9);
+}
+
+TEST(Verdict, RoundingFinelyLosesNothing) {
+  std::vector<Candidate> all = {candidate("bf16", 2e6, 0.99999, true)};
+  all[0].loses = true;
+  EXPECT_EQ(judge(all, elements, Link::parse("100mbit,1ms"), 4).take, "bf16");
+  all[0].kept = 0.99;
+  EXPECT_EQ(judge(all, elements, Link::parse("100mbit,1ms"), 4).take, "dense");
 }
 
 TEST(Verdict, WeighsTimeAgainstWhatArrives) {

@@ -46,7 +46,7 @@ def test_figures_of_schemes():
     assert not by_name["topk:density=0.01"].loses
     for one in found.figures:
         assert one.step_seconds == pytest.approx(found.compute_seconds + one.exchange_seconds)
-        assert one.exchange_seconds >= 1e-3, "a latency at least"
+        assert one.exchange_seconds >= 2e-3, "a message and Gloo's handshake at least"
     assert [one.gradient_seconds for one in found.figures] == sorted(
         one.gradient_seconds for one in found.figures
     )

@@ -10,6 +10,7 @@
 #include <span>
 #include <vector>
 
+#include "thinwire/comm/cost.h"
 #include "thinwire/core/error.h"
 
 namespace thinwire {
@@ -143,6 +144,13 @@ double Link::lag(const Cost& cost, double first, double all) const {
   if (cost.piece == 0) return all;
   const double pieces = static_cast<double>(cost.steps) * wire_seconds(cost.piece);
   return std::max(first, all + pieces - wire_seconds(cost.path));
+}
+
+double average_seconds(const Link& link, int workers, std::uint64_t bytes, unsigned collectives,
+                       bool sums) {
+  const Call call{.kind = sums ? Kind::all_reduce : Kind::all_gather, .bytes = bytes / collectives};
+  std::vector<std::size_t> sizes(static_cast<std::size_t>(workers), call.bytes);
+  return collectives * link.seconds(c10d_cost(call, {.sizes = sizes}, 0, workers));
 }
 
 }  // namespace thinwire

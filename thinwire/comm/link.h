@@ -43,6 +43,11 @@ struct Link {
   double lag(const Cost& cost, double first, double all) const;
 };
 
+// What the c10d engine would take over the link to average `bytes` of each worker's payload in
+// `collectives` equal parts, one after the other: by all-reduce where `sums`, else by gathers.
+double average_seconds(const Link& link, int workers, std::uint64_t bytes, unsigned collectives,
+                       bool sums);
+
 // The group must outlive what is returned, and must not be used beside it. Where the link is not
 // steady, the ranks agree on when each collective begins, by a gather of 8 bytes beside it that
 // traffic() does not count; so all of them see the same outages, and a collective ends for all at

@@ -207,9 +207,9 @@ PYBIND11_MODULE(_native, module) {
   });
   module.def("keeps_momentum",
              [](const std::string& text) { return keeps_momentum(Config::parse(text)); });
-  module.def("parse_link", [](const std::string& text) {
-    const Link link = Link::parse(text);
-    return std::pair(link.bytes_per_second, link.latency_seconds);
+  module.def("average_seconds", [](const std::string& link, int workers, std::uint64_t bytes,
+                                   unsigned collectives, bool sums) {
+    return average_seconds(Link::parse(link), workers, bytes, collectives, sums);
   });
   module.def("measure", &measured, py::arg("scheme"), py::arg("cut"), py::arg("gradients"));
   module.def("load_file", [](const std::string& path) { return entries_of(load_file(path)); });
