@@ -119,8 +119,8 @@ class Run {
   std::uint64_t step_ = 0;
 };
 
-// Moves `bytes` over `elements`: reads an array of that many floats as far as the bytes go, the rest
-// by a loop that reads three arrays and writes two of them, 20 bytes per element. Nothing is
+// Moves `bytes` over `elements`: reads an array of that many floats as far as the bytes go, the
+// rest by a loop that reads three arrays and writes two of them, 20 bytes per element. Nothing is
 // fetched only to be overwritten, and about as much memory is touched as by the work.
 class Floor {
  public:

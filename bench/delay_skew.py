@@ -1,10 +1,12 @@
 #!/usr/bin/env python3
-"""delay_skew.py FOLDER [--steps N] [--seeds 1,2]: why delayed averaging, like FedAvg, loses accuracy where workers have
-different classes, and what does not help: Fashion-MNIST from its idx files in FOLDER, four workers with shares drawn from
-Dirichlet(0.3), the perceptron of `--model mlp`. A simulation: all workers of all variants in one process and one batched
-product, with torch alone and none of thinwire's code, so that it can do what no real worker can (take a gradient at the
+"""delay_skew.py FOLDER [--steps N] [--seeds 1,2]: why delayed averaging, like FedAvg, loses
+accuracy where workers have different classes, and what does not help: Fashion-MNIST from its idx
+files in FOLDER, four workers with shares drawn from Dirichlet(0.3), the perceptron of `--model
+mlp`. A simulation: all workers of all variants in one process and one batched product, with torch
+alone and none of thinwire's code, so that it can do what no real worker can (take a gradient at the
 mean of the models of this moment). Half a minute on an H200; it runs without a GPU too, but slowly.
 """
+
 import argparse, math, os
 import numpy, torch
 
@@ -22,11 +24,19 @@ SIZE = sum(math.prod(shape) for shape in SHAPES)
 def idx(name):
     with open(os.path.join(OPTIONS.folder, name), "rb") as file:
         content = file.read()
-    shape = [int.from_bytes(content[4 + 4 * axis:8 + 4 * axis], "big") for axis in range(content[3])]
-    return torch.from_numpy(numpy.frombuffer(content, numpy.uint8, offset=4 + 4 * content[3]).copy()).reshape(shape).to(DEVICE)
+    shape = [
+        int.from_bytes(content[4 + 4 * axis : 8 + 4 * axis], "big") for axis in range(content[3])
+    ]
+    return (
+        torch.from_numpy(numpy.frombuffer(content, numpy.uint8, offset=4 + 4 * content[3]).copy())
+        .reshape(shape)
+        .to(DEVICE)
+    )
 
 
-IMAGES, TEST_IMAGES = (idx(f"{part}-images-idx3-ubyte").float().reshape(-1, 784) / 255 for part in ("train", "t10k"))
+IMAGES, TEST_IMAGES = (
+    idx(f"{part}-images-idx3-ubyte").float().reshape(-1, 784) / 255 for part in ("train", "t10k")
+)
 LABELS, TEST_LABELS = (idx(f"{part}-labels-idx1-ubyte").long() for part in ("train", "t10k"))
 MEAN, DEVIATION = IMAGES.mean(), IMAGES.std()
 IMAGES, TEST_IMAGES = (IMAGES - MEAN) / DEVIATION, (TEST_IMAGES - MEAN) / DEVIATION
@@ -43,7 +53,10 @@ def initial(seed):
 
 def logits(weights, images):
     """weights [models, SIZE], images [models, batch, 784]"""
-    parts = [part.reshape(-1, *shape) for part, shape in zip(weights.split([math.prod(s) for s in SHAPES], 1), SHAPES)]
+    parts = [
+        part.reshape(-1, *shape)
+        for part, shape in zip(weights.split([math.prod(s) for s in SHAPES], 1), SHAPES)
+    ]
     hidden = torch.relu(torch.baddbmm(parts[1][:, None], images, parts[0]))
     hidden = torch.relu(torch.baddbmm(parts[3][:, None], hidden, parts[2]))
     return torch.baddbmm(parts[5][:, None], hidden, parts[4])
@@ -64,13 +77,17 @@ def batches(seed):
     for worker, parts in enumerate(owned):
         images = numpy.concatenate(parts)
         epochs = [random.permutation(images) for _ in range(STEPS * BATCH // len(images) + 1)]
-        order[:, worker] = numpy.concatenate(epochs)[:STEPS * BATCH].reshape(STEPS, BATCH)
+        order[:, worker] = numpy.concatenate(epochs)[: STEPS * BATCH].reshape(STEPS, BATCH)
     return torch.from_numpy(order).to(DEVICE), torch.log(counts / counts.sum(1, keepdim=True))
 
 
 def rate(step):
     warm = STEPS // 10
-    return RATE * ((step + 1) / warm if step < warm else 0.5 * (1 + math.cos(math.pi * (step - warm) / (STEPS - warm))))
+    return RATE * (
+        (step + 1) / warm
+        if step < warm
+        else 0.5 * (1 + math.cos(math.pi * (step - warm) / (STEPS - warm)))
+    )
 
 
 def mean(rows):
@@ -79,7 +96,10 @@ def mean(rows):
 
 class Synchronous:
     def __init__(self, at_mean=False, frequencies=False):
-        self.at_mean, self.frequencies = at_mean, frequencies   # gradients at the mean model; classes' shares told to the loss
+        self.at_mean, self.frequencies = (
+            at_mean,
+            frequencies,
+        )  # gradients at the mean model; classes' shares told to the loss
         self.momentum = torch.zeros(WORKERS, SIZE, device=DEVICE)
 
     def step(self, step, weights, gradients):
@@ -92,6 +112,7 @@ class Synchronous:
 
 class FedAvg(Synchronous):
     """With `control`, SCAFFOLD: the mean difference of a worker's gradients from everybody's in the rounds before is taken off."""
+
     def __init__(self, local, control=False, **common):
         super().__init__(**common)
         self.local, self.control = local, control
@@ -113,9 +134,16 @@ class FedAvg(Synchronous):
 class Delayed(Synchronous):
     """`soft` with a fixed share. With `memory`, a worker takes `part` of its drift off what it makes at once: the mean difference
     of its gradients from everybody's, in the rounds that have arrived. From the part `until` of the training on: synchronous."""
+
     def __init__(self, delay, share=0.5, memory=0, part=1, until=1, **common):
         super().__init__(**common)
-        self.delay, self.share, self.memory, self.part, self.until = delay, share, memory, part, until * STEPS
+        self.delay, self.share, self.memory, self.part, self.until = (
+            delay,
+            share,
+            memory,
+            part,
+            until * STEPS,
+        )
         self.pace = min(2 / delay, (1 - MOMENTUM) / 2)
         self.due, self.drift, self.driven = (torch.zeros_like(self.momentum) for _ in range(3))
         self.under_way = []
@@ -123,7 +151,10 @@ class Delayed(Synchronous):
     def step(self, step, weights, gradients):
         if step >= self.until:
             if self.under_way:
-                weights, self.momentum = self.anchor(weights).expand_as(weights), mean(self.momentum)
+                weights, self.momentum = (
+                    self.anchor(weights).expand_as(weights),
+                    mean(self.momentum),
+                )
                 self.under_way = []
             return super().step(step, weights, gradients)
         self.momentum = MOMENTUM * self.momentum + gradients
@@ -135,16 +166,25 @@ class Delayed(Synchronous):
             update, made, gradients = self.under_way.pop(0)
             self.due += mean(update) - made
             if self.memory:
-                self.drift += max(1 / self.memory, 1 / (step + 1)) * (gradients - mean(gradients) - self.drift)
+                self.drift += max(1 / self.memory, 1 / (step + 1)) * (
+                    gradients - mean(gradients) - self.drift
+                )
         weights = weights + self.pace * self.due
         self.due *= 1 - self.pace
         return weights
 
     def anchor(self, weights):
-        return (weights + self.due + sum(update - made for update, made, _ in self.under_way) if self.under_way else weights).mean(0)
+        return (
+            weights + self.due + sum(update - made for update, made, _ in self.under_way)
+            if self.under_way
+            else weights
+        ).mean(0)
 
 
-VARIANTS = {"synchronous": lambda: Synchronous(), "synchronous, frequencies told": lambda: Synchronous(frequencies=True)}
+VARIANTS = {
+    "synchronous": lambda: Synchronous(),
+    "synchronous, frequencies told": lambda: Synchronous(frequencies=True),
+}
 for K in (2, 3, 5, 20):
     VARIANTS[f"FedAvg, K = {K}"] = lambda K=K: FedAvg(K)
 for K in (5, 20):
@@ -157,10 +197,14 @@ for D in (5, 20):
     VARIANTS[f"delayed, D = {D}, share 0.35"] = lambda D=D: Delayed(D, share=0.35)
     VARIANTS[f"delayed, D = {D}, share 1"] = lambda D=D: Delayed(D, share=1)
     for until in (0.95, 0.9, 0.5):
-        VARIANTS[f"delayed, D = {D}, synchronous from {until}"] = lambda D=D, until=until: Delayed(D, until=until)
+        VARIANTS[f"delayed, D = {D}, synchronous from {until}"] = lambda D=D, until=until: Delayed(
+            D, until=until
+        )
     for memory in (3, 20, 100):
         for part in (0.5, 1):
-            VARIANTS[f"delayed, D = {D}, control, memory {memory}, part {part}"] = lambda D=D, memory=memory, part=part: Delayed(D, memory=memory, part=part)
+            VARIANTS[f"delayed, D = {D}, control, memory {memory}, part {part}"] = (
+                lambda D=D, memory=memory, part=part: Delayed(D, memory=memory, part=part)
+            )
 
 
 def train(seed):
@@ -170,19 +214,33 @@ def train(seed):
     offsets = torch.stack([frequencies * method.frequencies for method in methods])
     weights = initial(seed).expand(len(methods), WORKERS, SIZE).clone()
     for step in range(STEPS):
-        points = torch.stack([mean(own) if method.at_mean else own for own, method in zip(weights, methods)]).requires_grad_()
+        points = torch.stack(
+            [mean(own) if method.at_mean else own for own, method in zip(weights, methods)]
+        ).requires_grad_()
         images = IMAGES[order[step]].repeat(len(methods), 1, 1)
         guesses = logits(points.flatten(0, 1), images) + offsets.flatten(0, 1)[:, None]
-        losses = torch.nn.functional.cross_entropy(guesses.flatten(0, 1), LABELS[order[step]].repeat(len(methods), 1).flatten(), reduction="none")
-        gradients, = torch.autograd.grad(losses.sum() / BATCH, points)
+        losses = torch.nn.functional.cross_entropy(
+            guesses.flatten(0, 1),
+            LABELS[order[step]].repeat(len(methods), 1).flatten(),
+            reduction="none",
+        )
+        (gradients,) = torch.autograd.grad(losses.sum() / BATCH, points)
         for own, method, gradient in zip(weights, methods, gradients):
             own.copy_(method.step(step, own.clone(), gradient))
-    return [100 * (logits(method.anchor(own)[None], TEST_IMAGES[None])[0].argmax(1) == TEST_LABELS).float().mean().item()
-            for own, method in zip(weights, methods)]
+    return [
+        100
+        * (logits(method.anchor(own)[None], TEST_IMAGES[None])[0].argmax(1) == TEST_LABELS)
+        .float()
+        .mean()
+        .item()
+        for own, method in zip(weights, methods)
+    ]
 
 
 seeds = [int(seed) for seed in OPTIONS.seeds.split(",")]
 results = numpy.array([train(seed) for seed in seeds])
 print(f"{'accuracy, mean of the seeds':48}{'':>8}   against synchronous   each seed")
 for name, scores in zip(VARIANTS, results.T):
-    print(f"{name:48}{scores.mean():8.2f}{scores.mean() - results[:, 0].mean():+22.2f}   {' '.join(f'{score:.2f}' for score in scores)}")
+    print(
+        f"{name:48}{scores.mean():8.2f}{scores.mean() - results[:, 0].mean():+22.2f}   {' '.join(f'{score:.2f}' for score in scores)}"
+    )

@@ -1,11 +1,15 @@
 #!/usr/bin/env python3
-"""delay_theory.py: delayed averaging on a quadratic, where everything can be calculated. Prints up to which eta * lambda each
-correction is stable, and how far gradient noise drives the workers apart: tables of docs/notebook/delay.md. Needs numpy; a minute.
+"""delay_theory.py: delayed averaging on a quadratic, where everything can be calculated. Prints up
+to which eta * lambda each correction is stable, and how far gradient noise drives the workers
+apart: tables of docs/notebook/delay.md. Needs numpy; a minute.
 
-One step of a worker with curvature l (times eta), momentum m, share s and pace p, in the words of docs/notebook/delay.md:
+One step of a worker with curvature l (times eta), momentum m, share s and pace p, in the words of
+docs/notebook/delay.md:
     v = m v + l w + noise;  u = -v;  w += s u;  due += mean u(then) - s u(then);  w += p due;  due -= p due
-The workers' mean sees mean u = u, their deviations from it see mean u = 0. pull: w += rate (mean w(then) - w(then)).
+The workers' mean sees mean u = u, their deviations from it see mean u = 0. pull: w += rate (mean
+w(then) - w(then)).
 """
+
 import numpy as np
 
 FLAT = 1e-4
@@ -57,17 +61,36 @@ def fedavg_variance(momentum, local_steps):
     return total
 
 
-print("stable up to eta lambda    ledger      pull  share=0.5  share=1  share=0.4   deviation, flat    ledger    pull  share=0.5  share=1  FedAvg")
+print(
+    "stable up to eta lambda    ledger      pull  share=0.5  share=1  share=0.4   deviation, flat    ledger    pull  share=0.5  share=1  FedAvg"
+)
 for momentum in (0, 0.5, 0.9):
     for delay in (5, 10, 20):
         pace = min(2 / delay, (1 - momentum) / 2)
 
         def both(share, pace):
-            return lambda curvature: [ledger(momentum, delay, curvature, share, pace, of_mean) for of_mean in (False, True)]
+            return lambda curvature: [
+                ledger(momentum, delay, curvature, share, pace, of_mean)
+                for of_mean in (False, True)
+            ]
 
-        limits = [limit(both(1, 1)), limit(lambda curvature: [pull(momentum, delay, curvature)])] + [limit(both(s, pace)) for s in (0.5, 1, 0.4)]
+        limits = [
+            limit(both(1, 1)),
+            limit(lambda curvature: [pull(momentum, delay, curvature)]),
+        ] + [limit(both(s, pace)) for s in (0.5, 1, 0.4)]
         noise = (1 - momentum) ** 2  # as if eta were 1 - momentum
-        spread = [variance(*ledger(momentum, delay, FLAT, 1, 1)), variance(*pull(momentum, delay, FLAT)),
-                  variance(*ledger(momentum, delay, FLAT, 0.5, pace)), variance(*ledger(momentum, delay, FLAT, 1, pace)), fedavg_variance(momentum, delay)]
-        print(f"momentum {momentum:3}, D = {delay:2}" + " " * 5 + "".join(f"{value:10.3f}" for value in limits) + " " * 12 +
-              "".join(f"{noise * value:9.2f}" for value in spread), flush=True)
+        spread = [
+            variance(*ledger(momentum, delay, FLAT, 1, 1)),
+            variance(*pull(momentum, delay, FLAT)),
+            variance(*ledger(momentum, delay, FLAT, 0.5, pace)),
+            variance(*ledger(momentum, delay, FLAT, 1, pace)),
+            fedavg_variance(momentum, delay),
+        ]
+        print(
+            f"momentum {momentum:3}, D = {delay:2}"
+            + " " * 5
+            + "".join(f"{value:10.3f}" for value in limits)
+            + " " * 12
+            + "".join(f"{noise * value:9.2f}" for value in spread),
+            flush=True,
+        )

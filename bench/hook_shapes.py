@@ -1,11 +1,14 @@
 #!/usr/bin/env python3
-"""hook_shapes: the time of the hook alone, thinwire's against PyTorch's for the same reduction, on the shapes of real models.
+"""hook_shapes: the time of the hook alone, thinwire's against PyTorch's for the same reduction, on
+the shapes of real models.
 
     PYTHONPATH=build/release/python .venv/bin/python bench/hook_shapes.py [--shapes lstm650 resnet50] [--workers 2] [--json F]
 
-A backward that computes nothing adds ready gradients to DDP's buckets, and there is no optimizer: the rest of a step is the hook.
-Contenders take single steps in turn (ddp_overhead.py); a ratio below 1 says that thinwire is the faster.
+A backward that computes nothing adds ready gradients to DDP's buckets, and there is no optimizer:
+the rest of a step is the hook. Contenders take single steps in turn (ddp_overhead.py); a ratio
+below 1 says that thinwire is the faster.
 """
+
 # SPDX-License-Identifier: Apache-2.0
 import argparse
 import json
@@ -77,7 +80,12 @@ def work(rank, options, shapes, scheme, port):
     # PyTorch's PowerSGD hook over Gloo aborts with several buckets: one for all, in both.
     bucket_mb = 1000 if scheme.startswith("powersgd") else 25
     names = [f"torch {scheme}", f"thinwire {scheme}"]
-    field = {name: contender(name, lambda: Model(SHAPES[shapes](), rank), bucket_mb, gradient_as_bucket_view=True) for name in names}
+    field = {
+        name: contender(
+            name, lambda: Model(SHAPES[shapes](), rank), bucket_mb, gradient_as_bucket_view=True
+        )
+        for name in names
+    }
     take_turns(field, step, 4)
     rounds = [take_turns(field, step, options.steps) for _ in range(options.rounds)]
     if rank == 0:
@@ -88,25 +96,46 @@ def work(rank, options, shapes, scheme, port):
 
 def report(options, shapes, scheme, rows):
     theirs, ours = rows
-    print(f"  {shapes:10} {scheme:18} {1e3 * theirs['seconds_per_step']:9.2f} ms {1e3 * ours['seconds_per_step']:9.2f} ms   {text_of(ours)}", flush=True)
+    print(
+        f"  {shapes:10} {scheme:18} {1e3 * theirs['seconds_per_step']:9.2f} ms {1e3 * ours['seconds_per_step']:9.2f} ms   {text_of(ours)}",
+        flush=True,
+    )
     if options.json:
         with open(options.json, "a") as file:
-            print(json.dumps({"shapes": shapes, "workers": options.workers, "torch": torch.__version__, "rows": rows}), file)
+            print(
+                json.dumps(
+                    {
+                        "shapes": shapes,
+                        "workers": options.workers,
+                        "torch": torch.__version__,
+                        "rows": rows,
+                    }
+                ),
+                file,
+            )
 
 
 def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("--shapes", nargs="*", choices=SHAPES, default=["lstm650", "resnet50"])
-    parser.add_argument("--schemes", nargs="*", default=["fp16", "powersgd:rank=1", "powersgd:rank=2", "powersgd:rank=4"])
+    parser.add_argument(
+        "--schemes",
+        nargs="*",
+        default=["fp16", "powersgd:rank=1", "powersgd:rank=2", "powersgd:rank=4"],
+    )
     parser.add_argument("--workers", type=int, default=2)
     parser.add_argument("--rounds", type=int, default=11)
     parser.add_argument("--steps", type=int, default=4, help="of a round")
     parser.add_argument("--json", help="one line per row is added to it")
     options = parser.parse_args()
-    print(f"{options.workers} workers over Gloo, {options.rounds} rounds of {options.steps} steps: PyTorch's hook, thinwire, thinwire / PyTorch")
+    print(
+        f"{options.workers} workers over Gloo, {options.rounds} rounds of {options.steps} steps: PyTorch's hook, thinwire, thinwire / PyTorch"
+    )
     for shapes in options.shapes:
         for scheme in options.schemes:
-            torch.multiprocessing.spawn(work, (options, shapes, scheme, free_port()), options.workers)
+            torch.multiprocessing.spawn(
+                work, (options, shapes, scheme, free_port()), options.workers
+            )
 
 
 if __name__ == "__main__":

@@ -1,14 +1,16 @@
-"""namespaces: network namespaces as hosts. Each has an address of its own and one link to a switch, as thin as wished; nothing else.
+"""namespaces: network namespaces as hosts. Each has an address of its own and one link to a switch,
+as thin as wished; nothing else.
 
     with Network(4) as network:
         network.shape("100mbit")
         network.delay("build/release/bench/link_relay", 0.005)
         worker = network.start(2, ["python3", "worker.py"], {"MASTER_ADDR": network.address(0)})
 
-The switch is a bridge in a namespace too, so nothing of the machine's own network is touched, and no
-packet can leave: deleting the namespaces removes all of it. They are named after this process; those
-of one that was killed are removed by the next.
+The switch is a bridge in a namespace too, so nothing of the machine's own network is touched, and
+no packet can leave: deleting the namespaces removes all of it. They are named after this process;
+those of one that was killed are removed by the next.
 """
+
 # SPDX-License-Identifier: Apache-2.0
 from __future__ import annotations
 
@@ -26,7 +28,9 @@ DEVICE = "eth0"  # of every host, on its own side
 def run(command: str) -> str:
     done = subprocess.run(command.split(), capture_output=True, text=True)
     if done.returncode != 0:
-        raise RuntimeError(f"`{command}`: {done.stderr.strip() or f'exit status {done.returncode}'}")
+        raise RuntimeError(
+            f"`{command}`: {done.stderr.strip() or f'exit status {done.returncode}'}"
+        )
     return done.stdout
 
 
@@ -94,7 +98,9 @@ class Network:
             run(f"ip -n {self._switch} link set switch up")
             for host, name in enumerate(self.names):
                 self._make(name)
-                run(f"ip -n {self._switch} link add port{host} type veth peer name {DEVICE} netns {name}")
+                run(
+                    f"ip -n {self._switch} link add port{host} type veth peer name {DEVICE} netns {name}"
+                )
                 run(f"ip -n {self._switch} link set port{host} master switch up")
                 run(f"ip -n {name} address add {self.address(host)}/24 dev {DEVICE}")
                 run(f"ip -n {name} link set {DEVICE} up")
@@ -114,8 +120,14 @@ class Network:
         `burst` is what may pass at once after a pause."""
         for host, name in enumerate(self.names):
             for place, device in ((name, DEVICE), (self._switch, f"port{host}")):
-                run(f"tc -n {place} qdisc replace dev {device} root " +
-                    ("noqueue" if rate == "none" else f"tbf rate {rate} burst {burst} latency 50ms"))
+                run(
+                    f"tc -n {place} qdisc replace dev {device} root "
+                    + (
+                        "noqueue"
+                        if rate == "none"
+                        else f"tbf rate {rate} burst {burst} latency 50ms"
+                    )
+                )
 
     def delay(self, relay: str, seconds: float) -> None:
         """Every frame from one host to another waits so long, each way.
@@ -125,13 +137,20 @@ class Network:
         for port in ports:
             run(f"ip -n {self._switch} link set {port} nomaster")
         command = ["nice", "-n", "-20", "ip", "netns", "exec", self._switch, relay]
-        self._started.append(subprocess.Popen([*command, str(round(seconds * 1e6)), *ports],
-                                              start_new_session=True))
+        self._started.append(
+            subprocess.Popen([*command, str(round(seconds * 1e6)), *ports], start_new_session=True)
+        )
 
-    def start(self, host: int, command: list[str], environment: dict[str, str] | None = None, **options) -> subprocess.Popen:
+    def start(
+        self, host: int, command: list[str], environment: dict[str, str] | None = None, **options
+    ) -> subprocess.Popen:
         """A process on that host. In a session of its own: Ctrl-C is for the caller, whose with-block ends it."""
-        process = subprocess.Popen(["ip", "netns", "exec", self.names[host], *command], start_new_session=True,
-                                   env={**os.environ, "GLOO_SOCKET_IFNAME": DEVICE, **(environment or {})}, **options)
+        process = subprocess.Popen(
+            ["ip", "netns", "exec", self.names[host], *command],
+            start_new_session=True,
+            env={**os.environ, "GLOO_SOCKET_IFNAME": DEVICE, **(environment or {})},
+            **options,
+        )
         self._started.append(process)
         return process
 
@@ -140,7 +159,9 @@ class Network:
 
     def close(self) -> None:
         """Nothing may interrupt this: a second Ctrl-C waits until it is done."""
-        blocked = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT, signal.SIGTERM, signal.SIGHUP})
+        blocked = signal.pthread_sigmask(
+            signal.SIG_BLOCK, {signal.SIGINT, signal.SIGTERM, signal.SIGHUP}
+        )
         try:
             for process in self._started:
                 process.kill()

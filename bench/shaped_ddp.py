@@ -1,14 +1,18 @@
 #!/usr/bin/env python3
-"""shaped_ddp: steps per second of DDP over a really thin wire: dense, PyTorch's own hooks and thinwire, in one run. Needs root.
+"""shaped_ddp: steps per second of DDP over a really thin wire: dense, PyTorch's own hooks and
+thinwire, in one run. Needs root.
 
     sudo PYTHONPATH=build/release/python .venv/bin/python bench/shaped_ddp.py [--quick] [--links 100mbit 1gbit none] [--json F]
 
-Four workers in four network namespaces, whose links a token bucket (tc, tbf) limits in both directions; Gloo over the namespaces'
-own addresses. All contenders live in the same workers, each with a model of its own, made and warmed up before the links become
-thin. Then blocks of steps are taken in turn, so that whatever else the machine does meets them alike; a block ends when the slowest
-worker does. Each round of blocks gives a ratio to dense: printed are the median, the lowest and the highest. Bytes are the kernel's
-count of what left a worker. PyTorch's PowerSGD hook has all parameters in one bucket, since it aborts over Gloo with several.
+Four workers in four network namespaces, whose links a token bucket (tc, tbf) limits in both
+directions; Gloo over the namespaces' own addresses. All contenders live in the same workers, each
+with a model of its own, made and warmed up before the links become thin. Then blocks of steps are
+taken in turn, so that whatever else the machine does meets them alike; a block ends when the
+slowest worker does. Each round of blocks gives a ratio to dense: printed are the median, the lowest
+and the highest. Bytes are the kernel's count of what left a worker. PyTorch's PowerSGD hook has all
+parameters in one bucket, since it aborts over Gloo with several.
 """
+
 # SPDX-License-Identifier: Apache-2.0
 import argparse
 import contextlib
@@ -26,9 +30,16 @@ from namespaces import DEVICE, Network, missing
 DENSE = "DDP dense"
 # PyTorch refuses its bf16 hook without CUDA or XPU; its fp16 hook has as many bytes.
 CONTENDERS = {  # name: PyTorch's hook, or thinwire's scheme
-    DENSE: "", "PyTorch fp16": "hook fp16", "PyTorch PowerSGD rank 1": "hook powersgd 1", "PyTorch PowerSGD rank 2": "hook powersgd 2",
-    "thinwire bf16": "bf16", "thinwire dgc 0.001": "dgc:density=0.001", "thinwire powersgd rank 1": "powersgd:rank=1", "thinwire powersgd rank 2": "powersgd:rank=2",
-    "thinwire onebit": "onebit"}
+    DENSE: "",
+    "PyTorch fp16": "hook fp16",
+    "PyTorch PowerSGD rank 1": "hook powersgd 1",
+    "PyTorch PowerSGD rank 2": "hook powersgd 2",
+    "thinwire bf16": "bf16",
+    "thinwire dgc 0.001": "dgc:density=0.001",
+    "thinwire powersgd rank 1": "powersgd:rank=1",
+    "thinwire powersgd rank 2": "powersgd:rank=2",
+    "thinwire onebit": "onebit",
+}
 WORDS, WIDTH = 10000, 512  # 14.5 million parameters
 
 
@@ -42,7 +53,11 @@ def language_model():
     class Model(nn.Module):
         def __init__(self):
             super().__init__()
-            self.embedding, self.lstm, self.head = nn.Embedding(WORDS, WIDTH), nn.LSTM(WIDTH, WIDTH, 2, batch_first=True), nn.Linear(WIDTH, WORDS)
+            self.embedding, self.lstm, self.head = (
+                nn.Embedding(WORDS, WIDTH),
+                nn.LSTM(WIDTH, WIDTH, 2, batch_first=True),
+                nn.Linear(WIDTH, WORDS),
+            )
 
         def forward(self, tokens):
             return self.head(self.lstm(self.embedding(tokens))[0]).flatten(0, 1)
@@ -59,7 +74,9 @@ class Contender:
 
         self.options, self.steps, self.handle = options, 0, None
         self.model = language_model()
-        self.ddp = DistributedDataParallel(self.model, bucket_cap_mb=1000 if "hook powersgd" in kind else 25)
+        self.ddp = DistributedDataParallel(
+            self.model, bucket_cap_mb=1000 if "hook powersgd" in kind else 25
+        )
         self.optimizer = torch.optim.SGD(self.model.parameters(), lr=0.01, momentum=0.9)
         if kind.startswith("hook"):
             self._register(*kind.split()[1:])
@@ -70,7 +87,9 @@ class Contender:
         from torch.distributed.algorithms.ddp_comm_hooks import default_hooks, powerSGD_hook
 
         if name == "powersgd":
-            state = powerSGD_hook.PowerSGDState(None, matrix_approximation_rank=int(rank), start_powerSGD_iter=2)
+            state = powerSGD_hook.PowerSGDState(
+                None, matrix_approximation_rank=int(rank), start_powerSGD_iter=2
+            )
             self.ddp.register_comm_hook(state, powerSGD_hook.powerSGD_hook)
         else:
             self.ddp.register_comm_hook(None, getattr(default_hooks, f"{name}_compress_hook"))
@@ -79,7 +98,9 @@ class Contender:
         import torch
 
         generator = torch.Generator().manual_seed(1000 * self.steps + int(os.environ["RANK"]))
-        tokens = torch.randint(WORDS, (self.options.batch, self.options.sequence + 1), generator=generator)
+        tokens = torch.randint(
+            WORDS, (self.options.batch, self.options.sequence + 1), generator=generator
+        )
         self.optimizer.zero_grad()
         loss = torch.nn.functional.cross_entropy(self.ddp(tokens[:, :-1]), tokens[:, 1:].flatten())
         loss.backward()
@@ -124,12 +145,35 @@ def work(options):
 
 class Workers:
     def __init__(self, network, options, errors):
-        here = [sys.executable, "-W", "ignore", os.path.abspath(__file__), "--worker", f"--batch={options.batch}", f"--sequence={options.sequence}"]
-        common = {"WORLD_SIZE": str(len(network.names)), "MASTER_ADDR": network.address(0), "MASTER_PORT": "29500", "OMP_NUM_THREADS": "1",
-                  "THINWIRE_LOG": "warning"}
+        here = [
+            sys.executable,
+            "-W",
+            "ignore",
+            os.path.abspath(__file__),
+            "--worker",
+            f"--batch={options.batch}",
+            f"--sequence={options.sequence}",
+        ]
+        common = {
+            "WORLD_SIZE": str(len(network.names)),
+            "MASTER_ADDR": network.address(0),
+            "MASTER_PORT": "29500",
+            "OMP_NUM_THREADS": "1",
+            "THINWIRE_LOG": "warning",
+        }
         self.errors = errors
-        self.processes = [network.start(rank, here, {**common, "RANK": str(rank)}, stdin=-1, stdout=-1, stderr=errors, text=True)
-                          for rank in range(len(network.names))]
+        self.processes = [
+            network.start(
+                rank,
+                here,
+                {**common, "RANK": str(rank)},
+                stdin=-1,
+                stdout=-1,
+                stderr=errors,
+                text=True,
+            )
+            for rank in range(len(network.names))
+        ]
 
     def block(self, name, steps):
         """Seconds per step of the slowest worker, and the mean of what each sent per step."""
@@ -139,14 +183,20 @@ class Workers:
         answers = [self._answer(rank, process, name) for rank, process in enumerate(self.processes)]
         for rank, answer in enumerate(answers):
             if answer["void"] or not abs(answer["loss"]) < 1e4:
-                raise SystemExit(f"shaped_ddp: {name}, rank {rank}: expected a training, got a loss of {answer['loss']} and {answer['void']} void steps")
-        return max(answer["seconds"] for answer in answers) / steps, statistics.mean(answer["bytes"] for answer in answers) / steps
+                raise SystemExit(
+                    f"shaped_ddp: {name}, rank {rank}: expected a training, got a loss of {answer['loss']} and {answer['void']} void steps"
+                )
+        return max(answer["seconds"] for answer in answers) / steps, statistics.mean(
+            answer["bytes"] for answer in answers
+        ) / steps
 
     def _answer(self, rank, process, name):
         line = process.stdout.readline()
         if not line:
             self.errors.seek(0)
-            raise SystemExit(f"shaped_ddp: {name}: rank {rank} ended; what the workers said last:\n{self.errors.read()[-3000:]}")
+            raise SystemExit(
+                f"shaped_ddp: {name}: rank {rank} ended; what the workers said last:\n{self.errors.read()[-3000:]}"
+            )
         return json.loads(line)
 
 
@@ -160,8 +210,18 @@ def measure(workers, network, link, options):
         for name in options.contenders:
             taken, sent[name] = workers.block(name, steps[name])
             seconds[name].append(taken)
-    return [{"link": link, "contender": name, "seconds_per_step": statistics.median(mine), "bytes_per_step": sent[name], "steps": steps[name],
-             "rounds": mine, "ratios": sorted(dense / own for dense, own in zip(seconds[DENSE], mine))} for name, mine in seconds.items()]
+    return [
+        {
+            "link": link,
+            "contender": name,
+            "seconds_per_step": statistics.median(mine),
+            "bytes_per_step": sent[name],
+            "steps": steps[name],
+            "rounds": mine,
+            "ratios": sorted(dense / own for dense, own in zip(seconds[DENSE], mine)),
+        }
+        for name, mine in seconds.items()
+    ]
 
 
 def show(rows):
@@ -184,13 +244,25 @@ def lead(options):
         signal.signal(number, lambda *_: sys.exit("shaped_ddp: ended by a signal"))
     if reason := missing():
         raise SystemExit(f"shaped_ddp: {reason}")
-    options.contenders = [DENSE, *(name for name in CONTENDERS if name != DENSE and any(wish in name for wish in options.only))]
+    options.contenders = [
+        DENSE,
+        *(
+            name
+            for name in CONTENDERS
+            if name != DENSE and any(wish in name for wish in options.only)
+        ),
+    ]
     rows = []
     with tempfile.TemporaryFile("w+") as errors, Network(options.workers) as network:
         workers = Workers(network, options, errors)
-        print(f"LSTM language model, {options.workers} workers of one thread each, {options.batch} x {options.sequence} words per worker and step, "
-              f"{options.rounds} rounds; load of this machine before: {os.getloadavg()[0]:.1f}", flush=True)
-        for name in options.contenders:  # DDP cuts its buckets after the first step, PyTorch's PowerSGD begins with the third
+        print(
+            f"LSTM language model, {options.workers} workers of one thread each, {options.batch} x {options.sequence} words per worker and step, "
+            f"{options.rounds} rounds; load of this machine before: {os.getloadavg()[0]:.1f}",
+            flush=True,
+        )
+        for name in (
+            options.contenders
+        ):  # DDP cuts its buckets after the first step, PyTorch's PowerSGD begins with the third
             workers.block(name, 4)
         for link in options.links:
             rows += measure(workers, network, link, options)
@@ -201,14 +273,28 @@ def lead(options):
 
 def main():
     parser = argparse.ArgumentParser()
-    parser.add_argument("--links", nargs="+", default=["100mbit", "1gbit"], help="rates as tc writes them; none: not limited")
+    parser.add_argument(
+        "--links",
+        nargs="+",
+        default=["100mbit", "1gbit"],
+        help="rates as tc writes them; none: not limited",
+    )
     parser.add_argument("--workers", type=int, default=4)
-    parser.add_argument("--only", nargs="+", default=[""], help="contenders with one of these in their names (and dense)")
+    parser.add_argument(
+        "--only",
+        nargs="+",
+        default=[""],
+        help="contenders with one of these in their names (and dense)",
+    )
     parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--seconds", type=float, default=4, help="of a block, about; a step at least")
+    parser.add_argument(
+        "--seconds", type=float, default=4, help="of a block, about; a step at least"
+    )
     parser.add_argument("--batch", type=int, default=4)
     parser.add_argument("--sequence", type=int, default=16)
-    parser.add_argument("--quick", action="store_true", help="one round of one step each: does it run at all?")
+    parser.add_argument(
+        "--quick", action="store_true", help="one round of one step each: does it run at all?"
+    )
     parser.add_argument("--json")
     parser.add_argument("--worker", action="store_true", help=argparse.SUPPRESS)
     options = parser.parse_args()

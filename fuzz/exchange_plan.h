@@ -150,9 +150,9 @@ inline bool conserves(const Plan& plan) {
           keeps_residual(second_of(plan.options.kind, plan.config)));
 }
 
-// u8 scheme, u8 variant, u8 options, twice u8 option and u8 value, u8 exchange, u8 fusion, u8 ranks,
-// u8 change, u8 resume, u8 shape, u8 per parameter, then four bytes per step. Throws an Error where
-// scheme and exchange do not fit.
+// u8 scheme, u8 variant, u8 options, twice u8 option and u8 value, u8 exchange, u8 fusion, u8
+// ranks, u8 change, u8 resume, u8 shape, u8 per parameter, then four bytes per step. Throws an
+// Error where scheme and exchange do not fit.
 inline Plan read_plan(Input input) {
   Plan plan;
   plan.config = read_config(input);

@@ -1,5 +1,5 @@
-// fuzz_threshold.cc: decoding a threshold payload never over-reads, and what decodes is quanta: every
-// element +tau, -tau or nothing.
+// fuzz_threshold.cc: decoding a threshold payload never over-reads, and what decodes is quanta:
+// every element +tau, -tau or nothing.
 // SPDX-License-Identifier: Apache-2.0
 #include <cmath>
 #include <vector>

@@ -2,6 +2,7 @@
 """docs_figures: draws docs/figures/*.svg from the tables beside them (CSV), which docs/results.md
 publishes. A figure brings its own background, light or dark as the reader's system.
 """
+
 # SPDX-License-Identifier: Apache-2.0
 import csv
 import math
@@ -39,10 +40,16 @@ def axis(x, top, bottom):
 
 
 def figure(name, width, height, title, note, parts):
-    lines = [f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" role="img">',
-             f"<title>{escape(title)}</title>", f"<style>{STYLE}</style>",
-             f'<rect class="back" width="{width}" height="{height}" rx="8"/>',
-             text(16, 26, title, "title"), *parts, text(16, height - 12, note, "note"), "</svg>\n"]
+    lines = [
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" role="img">',
+        f"<title>{escape(title)}</title>",
+        f"<style>{STYLE}</style>",
+        f'<rect class="back" width="{width}" height="{height}" rx="8"/>',
+        text(16, 26, title, "title"),
+        *parts,
+        text(16, height - 12, note, "note"),
+        "</svg>\n",
+    ]
     (FIGURES / f"{name}.svg").write_text("\n".join(lines))
 
 
@@ -72,33 +79,51 @@ def thin_wire(left=212, panel=270, gap=24, top=64, row=26):
             y, steps = top + place * row, float(entry["steps_per_second"])
             length = steps / most * (panel - 130)
             parts.append(bar(x, y, length, kind_of(entry["name"])))
-            parts.append(text(x + length + 6, y + 13,
-                              f'{steps:.2f} ({float(entry["times_dense"]):.3g} × dense)'))
+            parts.append(
+                text(
+                    x + length + 6,
+                    y + 13,
+                    f"{steps:.2f} ({float(entry['times_dense']):.3g} × dense)",
+                )
+            )
             if number == 0:
                 parts.append(text(left - 8, y + 13, entry["name"], anchor="end"))
-    figure("thin_wire", left + len(links) * (panel + gap), top + row * count + 34,
-           "Steps per second over a thin link",
-           "An LSTM of 14.5 million parameters, 4 workers on 2 cores, links limited by the kernel "
-           "(tc); higher is better", parts)
+    figure(
+        "thin_wire",
+        left + len(links) * (panel + gap),
+        top + row * count + 34,
+        "Steps per second over a thin link",
+        "An LSTM of 14.5 million parameters, 4 workers on 2 cores, links limited by the kernel "
+        "(tc); higher is better",
+        parts,
+    )
 
 
 def every_scheme(zero=280, top=64, row=22, scale=22):
     """Perplexity against dense as bars from zero, in the order of bytes."""
     rows = rows_of("every_scheme")
-    parts = [text(170, 50, "bytes", "title", "end"),
-             text(zero, 50, "perplexity against dense", "title"),
-             axis(zero, top - 4, top + row * len(rows) - 4)]
+    parts = [
+        text(170, 50, "bytes", "title", "end"),
+        text(zero, 50, "perplexity against dense", "title"),
+        axis(zero, top - 4, top + row * len(rows) - 4),
+    ]
     for place, entry in enumerate(rows):
         y, percent, ratio = top + place * row, float(entry["percent"]), float(entry["bytes"])
         length = abs(percent) * scale
-        parts += [text(100, y + 13, entry["name"], anchor="end"),
-                  text(170, y + 13, "1" if ratio == 1 else f"1/{ratio:g}", anchor="end"),
-                  bar(zero if percent >= 0 else zero - length, y, length, "ours"),
-                  text(zero + max(0, percent) * scale + 6, y + 13, f"{percent:+.1f} %")]
-    figure("every_scheme", zero + 17 * scale + 70, top + row * len(rows) + 34,
-           "What each scheme does to perplexity, and to bytes",
-           "Characters, LSTM, 4 workers, 6000 steps, one seed (scatter 1 to 2 %); lower is better",
-           parts)
+        parts += [
+            text(100, y + 13, entry["name"], anchor="end"),
+            text(170, y + 13, "1" if ratio == 1 else f"1/{ratio:g}", anchor="end"),
+            bar(zero if percent >= 0 else zero - length, y, length, "ours"),
+            text(zero + max(0, percent) * scale + 6, y + 13, f"{percent:+.1f} %"),
+        ]
+    figure(
+        "every_scheme",
+        zero + 17 * scale + 70,
+        top + row * len(rows) + 34,
+        "What each scheme does to perplexity, and to bytes",
+        "Characters, LSTM, 4 workers, 6000 steps, one seed (scatter 1 to 2 %); lower is better",
+        parts,
+    )
 
 
 def latency(left=60, top=56, width=330, height=200):
@@ -113,22 +138,33 @@ def latency(left=60, top=56, width=330, height=200):
     def y_of(value):
         return top + height * (high - math.log(value)) / (high - low)
 
-    parts = [text(x_of(number), top + height + 20, f"{value} ms", "note", "middle")
-             for number, value in enumerate(latencies)]
+    parts = [
+        text(x_of(number), top + height + 20, f"{value} ms", "note", "middle")
+        for number, value in enumerate(latencies)
+    ]
     for tick in (4, 10, 40, 100):
-        parts += [text(left - 10, y_of(tick) + 4, str(tick), "note", "end"),
-                  f'<line class="axis" x1="{left}" y1="{y_of(tick):.1f}" x2="{left + width}" '
-                  f'y2="{y_of(tick):.1f}"/>']
+        parts += [
+            text(left - 10, y_of(tick) + 4, str(tick), "note", "end"),
+            f'<line class="axis" x1="{left}" y1="{y_of(tick):.1f}" x2="{left + width}" '
+            f'y2="{y_of(tick):.1f}"/>',
+        ]
     label = 0.0
     for entry in rows:
         name, values = entry["name"], [float(entry[key]) for key in latencies]
         label = max(label + 15, y_of(values[-1]) + 4)  # so that labels do not overlap
         points = " ".join(f"{x_of(n):.1f},{y_of(value):.1f}" for n, value in enumerate(values))
-        parts += [f'<polyline class="{kind_of(name)}" points="{points}"/>',
-                  text(left + width + 8, label, f"{name}: {values[-1]:.3g}")]
-    figure("latency", left + width + 230, top + height + 56,
-           "Milliseconds per step over a long link",
-           "2 workers, about 5.5 ms of computing per step, an emulated link; lower is better", parts)
+        parts += [
+            f'<polyline class="{kind_of(name)}" points="{points}"/>',
+            text(left + width + 8, label, f"{name}: {values[-1]:.3g}"),
+        ]
+    figure(
+        "latency",
+        left + width + 230,
+        top + height + 56,
+        "Milliseconds per step over a long link",
+        "2 workers, about 5.5 ms of computing per step, an emulated link; lower is better",
+        parts,
+    )
 
 
 if __name__ == "__main__":

@@ -15,10 +15,17 @@ import time
 
 # More ranks than cores are normal here, hence the settings for sharing them. Open MPI keeps memory until the process ends:
 # leaks are looked for in the other tests.
-MPI = dict(ASAN_OPTIONS="detect_leaks=0", OMPI_ALLOW_RUN_AS_ROOT="1", OMPI_ALLOW_RUN_AS_ROOT_CONFIRM="1",
-           OMPI_MCA_rmaps_base_oversubscribe="1", OMPI_MCA_mpi_yield_when_idle="1",
-           OMPI_MCA_btl_vader_single_copy_mechanism="none", PRTE_ALLOW_RUN_AS_ROOT="1",
-           PRTE_ALLOW_RUN_AS_ROOT_CONFIRM="1", PRTE_MCA_rmaps_default_mapping_policy=":oversubscribe")
+MPI = dict(
+    ASAN_OPTIONS="detect_leaks=0",
+    OMPI_ALLOW_RUN_AS_ROOT="1",
+    OMPI_ALLOW_RUN_AS_ROOT_CONFIRM="1",
+    OMPI_MCA_rmaps_base_oversubscribe="1",
+    OMPI_MCA_mpi_yield_when_idle="1",
+    OMPI_MCA_btl_vader_single_copy_mechanism="none",
+    PRTE_ALLOW_RUN_AS_ROOT="1",
+    PRTE_ALLOW_RUN_AS_ROOT_CONFIRM="1",
+    PRTE_MCA_rmaps_default_mapping_policy=":oversubscribe",
+)
 
 
 def is_stopped(process):
@@ -32,7 +39,9 @@ def is_stopped(process):
 def start(command, keep=(), **variables):
     output = tempfile.TemporaryFile(mode="w+")
     environment = dict(os.environ, **MPI, **variables, OMP_NUM_THREADS="1")
-    process = subprocess.Popen(command, env=environment, stdout=output, stderr=subprocess.STDOUT, pass_fds=keep)
+    process = subprocess.Popen(
+        command, env=environment, stdout=output, stderr=subprocess.STDOUT, pass_fds=keep
+    )
     return process, output
 
 
@@ -40,9 +49,17 @@ def start_all(options):
     if options.mpirun:
         return [start([options.mpirun, "-n", str(options.ranks)] + options.command)]
     with socket.create_server(("127.0.0.1", 0)) as meeting:
-        common = dict(WORLD_SIZE=str(options.ranks), MASTER_ADDR="127.0.0.1", MASTER_PORT=str(meeting.getsockname()[1]))
-        first = start(options.command, [meeting.fileno()], RANK="0", LISTENER=str(meeting.fileno()), **common)
-        return [first] + [start(options.command, RANK=str(rank), **common) for rank in range(1, options.ranks)]
+        common = dict(
+            WORLD_SIZE=str(options.ranks),
+            MASTER_ADDR="127.0.0.1",
+            MASTER_PORT=str(meeting.getsockname()[1]),
+        )
+        first = start(
+            options.command, [meeting.fileno()], RANK="0", LISTENER=str(meeting.fileno()), **common
+        )
+        return [first] + [
+            start(options.command, RANK=str(rank), **common) for rank in range(1, options.ranks)
+        ]
 
 
 def end(process, options):

@@ -105,10 +105,10 @@ inline State state_of(Exchange& exchange) {
   return state;
 }
 
-// Law: after every step all ranks hold the same bits, and they are the mean of what was sent (looked
-// at in every other step, since to look into the memory may settle it). Servers take part with
-// memory whose contents are ignored, and hold the averages too; what owners of stripes send is left
-// to law_conservation.
+// Law: after every step all ranks hold the same bits, and they are the mean of what was sent
+// (looked at in every other step, since to look into the memory may settle it). Servers take part
+// with memory whose contents are ignored, and hold the averages too; what owners of stripes send is
+// left to law_conservation.
 inline void law_replicas(Group& group, const Config& config, Shape shape, int steps,
                          const ExchangeKind& kind = {}) {
   const auto buckets = awkward_buckets();
@@ -140,8 +140,9 @@ inline void law_replicas(Group& group, const Config& config, Shape shape, int st
   }
 }
 
-// Takes what an owner of stripes keeps of `parameter` out of `moved`. It is of averages, so it counts
-// once per worker. Its name tells the stripe: "PARAMETER/owner/v" or "PARAMETER[from:to]/owner/v".
+// Takes what an owner of stripes keeps of `parameter` out of `moved`. It is of averages, so it
+// counts once per worker. Its name tells the stripe: "PARAMETER/owner/v" or
+// "PARAMETER[from:to]/owner/v".
 inline void subtract_owned(const State& state, const Parameter& parameter, int workers,
                            std::span<float> moved) {
   const std::string end = "/owner/v";
@@ -178,8 +179,8 @@ inline void law_conservation(Group& group, Config config, Shape shape, int steps
   const bool works = group.rank() < workers;
   for (int step = 0; step < steps; ++step) {
     Model model = model_gradient(buckets, shape, seed_of(group, static_cast<std::uint64_t>(step)));
-    // Now and then one rank has NaN, in all buckets, in the last, or in a single element: the step is
-    // void. Nothing of that rank's gradients is kept, and the others' must not be lost with it.
+    // Now and then one rank has NaN, in all buckets, in the last, or in a single element: the step
+    // is void. Nothing of that rank's gradients is kept, and the others' must not be lost with it.
     const bool void_step = step % 7 == 3, bad_rank = group.rank() == step % workers;
     const bool poisoned = void_step && bad_rank;
     double squared = 0;

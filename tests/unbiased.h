@@ -9,11 +9,11 @@
 
 namespace thinwire::testing {
 
-// How far luck may take a mean, in standard errors, and the chance exp(-luck) that other bounds leave
-// it. Eight configurations, two shapes, 200 seeds: none of 3200 runs broke a bound. By the binomial's
-// tails 2e-6 of all runs do, most of them by an element just above the rare ones. In turn a factor
-// of 1 % on one of qsgd's levels, of 2 % on terngrad's chances or of 5 % on atomo's triplets breaks
-// them, and so does rounding that always goes down.
+// How far luck may take a mean, in standard errors, and the chance exp(-luck) that other bounds
+// leave it. Eight configurations, two shapes, 200 seeds: none of 3200 runs broke a bound. By the
+// binomial's tails 2e-6 of all runs do, most of them by an element just above the rare ones. In
+// turn a factor of 1 % on one of qsgd's levels, of 2 % on terngrad's chances or of 5 % on atomo's
+// triplets breaks them, and so does rounding that always goes down.
 constexpr double most_errors = 6.5, luck = 16;
 
 // What a scheme made of one gradient, again and again: the averages less the true one.
@@ -49,8 +49,8 @@ inline Draws draw(Group& group, const Config& config, Shape shape, std::uint64_t
   return draws;
 }
 
-// Elements that are almost always the same, so that few draws tell their error: where in these steps
-// fewer than 5 % differ from the commonest.
+// Elements that are almost always the same, so that few draws tell their error: where in these
+// steps fewer than 5 % differ from the commonest.
 inline std::vector<bool> rare_elements(std::span<const std::vector<double>> steps) {
   std::vector<bool> rare;
   std::vector<double> values(steps.size());
@@ -82,10 +82,10 @@ inline Score score_of(std::span<const double> errors, double fuzz) {
   return score;
 }
 
-// Every element by itself, then all together: the sum of squared scores, which is about their number
-// when elements are drawn each for itself. Where they are drawn together (a triplet of atomo) it is
-// as if there were fewer, `freedoms`: found from how alike the draws of one step and the next can be.
-// The bound is Laurent's and Massart's.
+// Every element by itself, then all together: the sum of squared scores, which is about their
+// number when elements are drawn each for itself. Where they are drawn together (a triplet of
+// atomo) it is as if there were fewer, `freedoms`: found from how alike the draws of one step and
+// the next can be. The bound is Laurent's and Massart's.
 inline void expect_elements(std::span<const std::vector<double>> steps,
                             const std::vector<bool>& rare, double fuzz) {
   std::vector<std::vector<double>> scaled(steps.size());

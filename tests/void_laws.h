@@ -1,5 +1,5 @@
-// void_laws.h: what a skipped step may leave behind, as laws over a group: nothing in the memory of a
-// rank whose gradient was bad, and never a training that stays skipped.
+// void_laws.h: what a skipped step may leave behind, as laws over a group: nothing in the memory of
+// a rank whose gradient was bad, and never a training that stays skipped.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -97,7 +97,8 @@ inline void expect_ordinary(const Outcome& outcome, const Outcome& reference,
   EXPECT_LE(outcome.state, 20 * reference.state) << what << ": memory";
 }
 
-// Law: nothing of a step stays in the memory of a rank whose gradient was not finite, in any bucket.
+// Law: nothing of a step stays in the memory of a rank whose gradient was not finite, in any
+// bucket.
 inline void law_nothing_stays(Group& group, const std::vector<Config>& configs,
                               const ExchangeKind& kind = {}) {
   const Outcome reference = run_course(group, configs, kind, {});
@@ -140,8 +141,8 @@ inline void law_recovers(Group& group, const std::vector<Config>& configs,
   }
 }
 
-// Law: a skipped step leaves what waited in memory. The rank with the bad gradient keeps exactly that,
-// and its momentum starts anew; the others keep their gradients besides.
+// Law: a skipped step leaves what waited in memory. The rank with the bad gradient keeps exactly
+// that, and its momentum starts anew; the others keep their gradients besides.
 inline void law_waiting_stays(Group& group, Config config, const ExchangeKind& kind = {}) {
   config = with(with(config, "momentum", "0"), "clip", "0");
   const auto buckets = awkward_buckets();

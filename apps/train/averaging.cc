@@ -1,4 +1,5 @@
-// averaging.cc: synchronous training: every worker makes the same update from the averaged gradient.
+// averaging.cc: synchronous training: every worker makes the same update from the averaged
+// gradient.
 // SPDX-License-Identifier: Apache-2.0
 #include "apps/train/averaging.h"
 

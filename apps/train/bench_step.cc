@@ -1,5 +1,5 @@
-// bench_step.cc: `thinwire bench step`: training steps through an exchange against the same loop with
-// c10d's own all-reduce of every bucket, in turn, in the same workers.
+// bench_step.cc: `thinwire bench step`: training steps through an exchange against the same loop
+// with c10d's own all-reduce of every bucket, in turn, in the same workers.
 // SPDX-License-Identifier: Apache-2.0
 #include <ATen/ops/from_blob.h>
 #include <torch/csrc/distributed/c10d/Backend.hpp>

@@ -1,7 +1,7 @@
 // buckets.h: the parameters of a model in flat buffers, cut into buckets in the order in which
 // backward reaches them. Weights and gradients of the parameters are views of the buffers: what an
-// exchange averages and an optimizer changes is the model itself, or, where that lives on a GPU, its
-// mirror on the host.
+// exchange averages and an optimizer changes is the model itself, or, where that lives on a GPU,
+// its mirror on the host.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 

@@ -39,9 +39,10 @@ class Data {
   // These training examples, in this order.
   virtual Batch train_batch_of(const std::vector<int64_t>& examples, const Draw& draw) const = 0;
 
-  // The batch of one worker in one step, where all share all examples: a function of (seed, step, rank, world) alone,
-  // so that a resumed run goes on exactly. Over an epoch the workers together see every example once, in an order
-  // shuffled anew each epoch; the last, incomplete round of an epoch is left out. Other ways: data_partition.h.
+  // The batch of one worker in one step, where all share all examples: a function of (seed, step,
+  // rank, world) alone, so that a resumed run goes on exactly. Over an epoch the workers together
+  // see every example once, in an order shuffled anew each epoch; the last, incomplete round of an
+  // epoch is left out. Other ways: data_partition.h.
   Batch train_batch(uint64_t seed, uint64_t step, int rank, int world, int64_t batch) const;
 
   // The test set in order, in batches of at most `batch`.
@@ -49,9 +50,10 @@ class Data {
   virtual Batch test_batch(int64_t index, int64_t batch) const = 0;
 };
 
-// "digits", "stdlib", "cifar10:DIR", "idx:DIR", "text:PATH" (words), "chars:PATH" (characters), "synthetic[:CxHxW:CLASSES]",
-// "scaled:SIZE:DATA" (other images, at SIZE x SIZE). `sequence` is the length of a language model's sequences. Throws an
-// Error that names the file, what was expected and what was found (missing, truncated, wrong magic), and what to do.
+// "digits", "stdlib", "cifar10:DIR", "idx:DIR", "text:PATH" (words), "chars:PATH" (characters),
+// "synthetic[:CxHxW:CLASSES]", "scaled:SIZE:DATA" (other images, at SIZE x SIZE). `sequence` is the
+// length of a language model's sequences. Throws an Error that names the file, what was expected
+// and what was found (missing, truncated, wrong magic), and what to do.
 std::unique_ptr<Data> open_data(const std::string& spec, int64_t sequence);
 
 // One line per kind of data, for --help.

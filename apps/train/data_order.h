@@ -25,8 +25,8 @@ constexpr std::uint64_t stream_key(std::uint64_t seed, Stream stream) {
   return random_at(random_at(seed, 0), static_cast<std::uint64_t>(stream));
 }
 
-// Where `position` goes in the permutation of [0, count) that `key` names: a Feistel network over the
-// next power of four, walked until it lands inside (fewer than four steps on average).
+// Where `position` goes in the permutation of [0, count) that `key` names: a Feistel network over
+// the next power of four, walked until it lands inside (fewer than four steps on average).
 constexpr std::uint64_t permuted(std::uint64_t key, std::uint64_t position, std::uint64_t count) {
   const auto half = (std::bit_width(count - 1) + 1) / 2;
   const std::uint64_t mask = (std::uint64_t{1} << half) - 1;

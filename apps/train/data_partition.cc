@@ -35,8 +35,9 @@ class Draws {
   std::uint64_t key_, next_ = 0;
 };
 
-// The logarithm of a draw from Gamma(alpha): Marsaglia and Tsang for alpha + 1, times U^(1 / alpha).
-// The logarithm, since for a small alpha the draw itself is often below the smallest double.
+// The logarithm of a draw from Gamma(alpha): Marsaglia and Tsang for alpha + 1, times U^(1 /
+// alpha). The logarithm, since for a small alpha the draw itself is often below the smallest
+// double.
 double log_gamma_draw(double alpha, Draws draws) {
   const double d = alpha + 2.0 / 3, c = 1 / std::sqrt(9 * d);
   while (true) {

@@ -11,10 +11,10 @@
 namespace thinwire::train {
 
 struct Partition {
-  // iid: all workers share all examples, shuffled anew each epoch.
-  // contiguous: each has one stretch of the data, equal in length within one example.
-  // dirichlet: of each class, worker w has the share p[w] drawn from Dirichlet(alpha), so that
-  // workers differ in their classes and in how many examples they have; the smaller alpha, the more.
+  // iid: all workers share all examples, shuffled anew each epoch. contiguous: each has one stretch
+  // of the data, equal in length within one example. dirichlet: of each class, worker w has the
+  // share p[w] drawn from Dirichlet(alpha), so that workers differ in their classes and in how many
+  // examples they have; the smaller alpha, the more.
   enum class Kind { iid, contiguous, dirichlet };
 
   Kind kind = Kind::iid;
@@ -25,8 +25,8 @@ struct Partition {
   std::string str() const;
 };
 
-// A partition at work. The same on every rank; with iid or not, every example belongs to exactly one
-// worker in an epoch, or for good.
+// A partition at work. The same on every rank; with iid or not, every example belongs to exactly
+// one worker in an epoch, or for good.
 class Shares {
  public:
   // `classes` has the class of every example, from 0 on, and may be empty unless the partition is

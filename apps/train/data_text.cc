@@ -132,8 +132,8 @@ Words words_of(std::string_view text) {
   return words;
 }
 
-// By lines: nine tenths to train, the last twentieth to test; what lies between is left for a user's
-// own validation, as in the three files of PTB.
+// By lines: nine tenths to train, the last twentieth to test; what lies between is left for a
+// user's own validation, as in the three files of PTB.
 Split split_lines(std::string_view text) {
   const std::vector<std::string_view> lines = lines_of(text);
   const auto offset = [&](std::size_t line) {

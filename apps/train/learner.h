@@ -1,5 +1,5 @@
-// learner.h: the torch half of a worker: model, data, forward, backward, evaluation. The rest of the
-// trainer sees flat buffers and numbers only, and includes no torch.
+// learner.h: the torch half of a worker: model, data, forward, backward, evaluation. The rest of
+// the trainer sees flat buffers and numbers only, and includes no torch.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 

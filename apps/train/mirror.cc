@@ -1,4 +1,5 @@
-// mirror.cc: no copies on the CPU; on a device pinned twins, a side stream and a thread that waits for it.
+// mirror.cc: no copies on the CPU; on a device pinned twins, a side stream and a thread that waits
+// for it.
 // SPDX-License-Identifier: Apache-2.0
 #include "apps/train/mirror.h"
 

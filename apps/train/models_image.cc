@@ -52,8 +52,8 @@ class Chain : public Model {
   nn::Sequential features_, classifier_;
 };
 
-// The two 3x3 layers of a CIFAR ResNet. The shortcut is option A of the paper, which has no weights:
-// every second pixel, and zeros for the channels that are new.
+// The two 3x3 layers of a CIFAR ResNet. The shortcut is option A of the paper, which has no
+// weights: every second pixel, and zeros for the channels that are new.
 class BasicBlock : public nn::Module {
  public:
   BasicBlock(std::int64_t in, std::int64_t out, std::int64_t stride)

@@ -2,8 +2,8 @@
 //
 //     torchrun --no-python --nproc-per-node 4 libtorch_digits dgc:density=0.01 data/digits.csv
 //
-// What it takes: the gradients of all parameters in one flat tensor, an Exchange over the job's group,
-// submit() and finish() between backward and step.
+// What it takes: the gradients of all parameters in one flat tensor, an Exchange over the job's
+// group, submit() and finish() between backward and step.
 // SPDX-License-Identifier: Apache-2.0
 #include <torch/torch.h>
 

@@ -79,7 +79,8 @@ TEST(LinkOutages, AreTheSameOnEveryMachine) {
   EXPECT_DOUBLE_EQ(outage.end, 109.65280414255074);
 }
 
-// When these links have been up together for `seconds`: all their outages sorted, one after another.
+// When these links have been up together for `seconds`: all their outages sorted, one after
+// another.
 double reference(const LinkSchedule& schedule, const std::vector<int>& ranks, double from,
                  double seconds) {
   std::vector<Outage> outages;

@@ -1,5 +1,5 @@
-// eigen_test.cc: eigenvalues and eigenvectors of awkward symmetric matrices: orthonormal, true to the
-// matrix, as Jacobi's slow method finds them, and the same bits with every vector width.
+// eigen_test.cc: eigenvalues and eigenvectors of awkward symmetric matrices: orthonormal, true to
+// the matrix, as Jacobi's slow method finds them, and the same bits with every vector width.
 // SPDX-License-Identifier: Apache-2.0
 #include "thinwire/compress/eigen.h"
 
@@ -57,8 +57,8 @@ SymmetricEigen decompose(const Square& square) {
   return SymmetricEigen(std::move(matrix), square.n);
 }
 
-// The eigenvalues by Jacobi's method, ascending: rows and columns p and q are turned until each pair
-// is zero.
+// The eigenvalues by Jacobi's method, ascending: rows and columns p and q are turned until each
+// pair is zero.
 std::vector<double> slow_values(Square a) {
   const double negligible = 1e-17 * a.norm();
   for (int round = 0; round < 60; ++round) {

@@ -1,5 +1,5 @@
-// registry_test.cc: the table of schemes: ids that are for ever, what each scheme says of itself, the
-// range of every option, and schemes of a program's own.
+// registry_test.cc: the table of schemes: ids that are for ever, what each scheme says of itself,
+// the range of every option, and schemes of a program's own.
 // SPDX-License-Identifier: Apache-2.0
 #include "thinwire/compress/registry.h"
 

@@ -1,5 +1,5 @@
-// spectrum_test.cc: the parts of a matrix: they add up to it, along orthonormal directions, and what
-// has no strength is negligible.
+// spectrum_test.cc: the parts of a matrix: they add up to it, along orthonormal directions, and
+// what has no strength is negligible.
 // SPDX-License-Identifier: Apache-2.0
 #include "thinwire/compress/spectrum.h"
 

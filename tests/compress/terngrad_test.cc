@@ -30,7 +30,8 @@ std::vector<std::vector<float>> averages(const std::string& config, const Bucket
   return result;
 }
 
-// The sum of the ranks' signs times the largest magnitude of any rank: a grid of 2 ranks + 1 values.
+// The sum of the ranks' signs times the largest magnitude of any rank: a grid of 2 ranks + 1
+// values.
 TEST(Terngrad, ValuesLieOnOneGrid) {
   const Bucket bucket{0, {{"a", 0, 2000, {}}, {"b", 2000, 41, {}}}};
   const auto result = averages("terngrad:clip=0", bucket, 3);
@@ -58,8 +59,8 @@ TEST(Terngrad, GatherAndSumGiveTheSameBits) {
   for (std::size_t rank = 0; rank < 3; ++rank) EXPECT_TRUE(same_bits(gather[rank], sum[rank]));
 }
 
-// Sigma about zero, per layer: a layer's outlier is cut to 2.5 of its own sigmas, and a layer of one
-// element is not cut at all.
+// Sigma about zero, per layer: a layer's outlier is cut to 2.5 of its own sigmas, and a layer of
+// one element is not cut at all.
 TEST(Terngrad, ClipsByLayer) {
   const Bucket bucket{0, {{"a", 0, 1000, {}}, {"b", 1000, 1, {}}}};
   run_local(1, [&](Group& group) {

@@ -65,7 +65,7 @@ def write(out, key, tensor):
     values = tensor.reshape(-1).tolist()
     out.write(f"{key} {len(values)}\n")
     for at in range(0, len(values), 16):
-        out.write(pattern(values[at:at + 16]) + "\n")
+        out.write(pattern(values[at : at + 16]) + "\n")
 
 
 def average(model, rank, step, terms):
@@ -99,10 +99,14 @@ class FirstQ:
 # The state draws a seed from NumPy and needs nothing else of it; our environment has none.
 def make_state(matrix_rank):
     numpy = types.ModuleType("numpy")
-    numpy.random = types.SimpleNamespace(RandomState=lambda seed: types.SimpleNamespace(randint=lambda high: 4711 + seed))
+    numpy.random = types.SimpleNamespace(
+        RandomState=lambda seed: types.SimpleNamespace(randint=lambda high: 4711 + seed)
+    )
     kept = sys.modules.get("numpy")
     sys.modules["numpy"] = numpy
-    state = powerSGD_hook.PowerSGDState(None, matrix_approximation_rank=matrix_rank, start_powerSGD_iter=WARMUP)
+    state = powerSGD_hook.PowerSGDState(
+        None, matrix_approximation_rank=matrix_rank, start_powerSGD_iter=WARMUP
+    )
     del sys.modules["numpy"]
     if kept:
         sys.modules["numpy"] = kept
@@ -131,13 +135,19 @@ def run_powersgd(rank, matrix_rank, out):
     if rank == 0:
         for name, q in first.seen.items():
             write(out, f"powersgd.{matrix_rank}.q.{name}", q.t().contiguous())
-            write(out, f"powersgd.{matrix_rank}.error.{name}", state.error_dict[0][first.offsets[name]])
+            write(
+                out,
+                f"powersgd.{matrix_rank}.error.{name}",
+                state.error_dict[0][first.offsets[name]],
+            )
 
 
 def run_cast(rank, name, hook, out):
     model = Model()
     ddp = DistributedDataParallel(model)
-    ddp.register_comm_hook(None, lambda group, bucket: hook(group, bucket))  # DDP refuses bf16's own name without NCCL
+    ddp.register_comm_hook(
+        None, lambda group, bucket: hook(group, bucket)
+    )  # DDP refuses bf16's own name without NCCL
     average(ddp, rank, 0, 1)
     if rank == 0:
         write(out, f"{name}.w1", model.w1.grad)

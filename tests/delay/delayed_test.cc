@@ -1,5 +1,6 @@
-// delayed_test.cc: delayed averaging among threads of this process: anchors equal bit for bit, exact
-// resume with messages under way, no waiting while a message is young, errors that say what is wrong.
+// delayed_test.cc: delayed averaging among threads of this process: anchors equal bit for bit,
+// exact resume with messages under way, no waiting while a message is young, errors that say what
+// is wrong.
 // SPDX-License-Identifier: Apache-2.0
 #include "thinwire/delay/delayed.h"
 

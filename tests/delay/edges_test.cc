@@ -1,5 +1,5 @@
-// edges_test.cc: delayed averaging where a run is cut: drained and gone on with, saved while the delay
-// is still being measured, loaded twice, or set differently on some rank.
+// edges_test.cc: delayed averaging where a run is cut: drained and gone on with, saved while the
+// delay is still being measured, loaded twice, or set differently on some rank.
 // SPDX-License-Identifier: Apache-2.0
 #include <gtest/gtest.h>
 
@@ -123,7 +123,8 @@ TEST(DelayEdges, ASecondLoadReplacesTheFirst) {
     });
 }
 
-// Each of these changes the anchor, or when it is compared; the number of messages in flight agrees.
+// Each of these changes the anchor, or when it is compared; the number of messages in flight
+// agrees.
 TEST(DelayEdges, RanksThatAreSetDifferentlyAreNamed) {
   const auto error = [](auto change) {
     return error_of([&] {

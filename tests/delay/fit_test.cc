@@ -1,5 +1,5 @@
-// fit_test.cc: several messages under way: every scheme either gives what it gives one by one, or is
-// refused.
+// fit_test.cc: several messages under way: every scheme either gives what it gives one by one, or
+// is refused.
 // SPDX-License-Identifier: Apache-2.0
 #include "thinwire/delay/fit.h"
 

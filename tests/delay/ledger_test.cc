@@ -141,9 +141,9 @@ struct Job {
     }
   }
 
-  // Law: corrections sum to zero. When every worker has acknowledged the same rounds, the mean model
-  // is the start and the mean of all updates, as if there were no delay. Book a leaves out what the
-  // compressors hold; `none` and a share what is under way; clipping has its turn later.
+  // Law: corrections sum to zero. When every worker has acknowledged the same rounds, the mean
+  // model is the start and the mean of all updates, as if there were no delay. Book a leaves out
+  // what the compressors hold; `none` and a share what is under way; clipping has its turn later.
   void check_mean_model() const {
     if (options.correction == Correction::none || options.clip > 0) return;
     if (options.effective_share() != 1 || options.measures_share()) return;

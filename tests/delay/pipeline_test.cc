@@ -1,5 +1,5 @@
-// pipeline_test.cc: messages in the background: how many, in which order, what is counted, and ranks
-// that were set up otherwise; the numbers that delayed averaging chooses by itself.
+// pipeline_test.cc: messages in the background: how many, in which order, what is counted, and
+// ranks that were set up otherwise; the numbers that delayed averaging chooses by itself.
 // SPDX-License-Identifier: Apache-2.0
 #include "thinwire/delay/pipeline.h"
 

@@ -165,8 +165,8 @@ inline void law_mean_model(Group& group, const Setting& setting, Task& task) {
   for (const float value : error) ASSERT_NEAR(value, 0, 1e-4);
 }
 
-// Law: anchors are the same bits on all ranks, in mid-run and after the drain, where the weights are
-// the anchor; and the training has come nearer its target.
+// Law: anchors are the same bits on all ranks, in mid-run and after the drain, where the weights
+// are the anchor; and the training has come nearer its target.
 inline void law_anchors(Group& group, const Setting& setting) {
   SCOPED_TRACE(setting.str());
   Training training(group, setting);

@@ -1,5 +1,5 @@
-// agreement_test.cc: what ranks must have in common, before the first step and after the last; steps
-// of nothing; servers; and what a report counts.
+// agreement_test.cc: what ranks must have in common, before the first step and after the last;
+// steps of nothing; servers; and what a report counts.
 // SPDX-License-Identifier: Apache-2.0
 #include "thinwire/exchange/agreement.h"
 

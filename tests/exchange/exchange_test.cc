@@ -398,8 +398,8 @@ TEST(Exchange, SecondRoundsLeaveInOneOrder) {
     }
   });
   for (const auto& log : logs) EXPECT_EQ(log, logs[0]);
-  // The agreements on the set-up and on the step, first rounds of buckets 0, 1, 2, then the second of
-  // bucket 0 (64 elements), then 3, then the second of 1, ...
+  // The agreements on the set-up and on the step, first rounds of buckets 0, 1, 2, then the second
+  // of bucket 0 (64 elements), then 3, then the second of 1, ...
   const std::vector<std::string> expected = {"gather 1024", "reduce 16",  "reduce 4", "reduce 4",
                                              "reduce 4",    "reduce 256", "reduce 4", "reduce 260"};
   EXPECT_EQ(std::vector<std::string>(logs[0].begin(), logs[0].begin() + 8), expected);

@@ -72,8 +72,8 @@ static std::vector<float> kept_of(const State& state, const Bucket& bucket, int 
   return kept;
 }
 
-// Two sound steps, one whose frames arrive damaged everywhere, its state saved and loaded into a new
-// exchange, two more steps: taken in = given out + kept.
+// Two sound steps, one whose frames arrive damaged everywhere, its state saved and loaded into a
+// new exchange, two more steps: taken in = given out + kept.
 static void conserve_over_failure(Group& group, const Config& config, const ExchangeKind& kind) {
   std::vector<std::vector<double>> in, out;
   BadLine line(group);

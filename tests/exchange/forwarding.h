@@ -1,4 +1,5 @@
-// forwarding.h: a group that passes everything on to another: tests override what they watch or damage.
+// forwarding.h: a group that passes everything on to another: tests override what they watch or
+// damage.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 

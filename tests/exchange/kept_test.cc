@@ -1,5 +1,5 @@
-// kept_test.cc: what must not get lost or mixed up, for every scheme of the registry: what waited in
-// memory while a step was void, whose frame it is, and whose random numbers.
+// kept_test.cc: what must not get lost or mixed up, for every scheme of the registry: what waited
+// in memory while a step was void, whose frame it is, and whose random numbers.
 // SPDX-License-Identifier: Apache-2.0
 #include <gtest/gtest.h>
 

@@ -1,5 +1,5 @@
-// striped_test.cc: every scheme that fits under every law, by split-reduce and with servers; and what
-// is theirs alone: cuts, names, bytes, clashes.
+// striped_test.cc: every scheme that fits under every law, by split-reduce and with servers; and
+// what is theirs alone: cuts, names, bytes, clashes.
 // SPDX-License-Identifier: Apache-2.0
 #include "thinwire/exchange/striped.h"
 
@@ -113,8 +113,8 @@ TEST(Striped, AsksForTheNormOnlyToClipByIt) {
 
 // ---- the cuts ----
 
-// Owners' state is named by the cuts, so these are a promise: at a border or between rows where one is
-// within an eighth of a stripe, else at the nearest multiple of 64.
+// Owners' state is named by the cuts, so these are a promise: at a border or between rows where one
+// is within an eighth of a stripe, else at the nearest multiple of 64.
 TEST(Stripes, AreCutWhereTheyWere) {
   const auto cuts = [](const Bucket& bucket, std::size_t stripes) {
     std::vector<std::size_t> firsts;
@@ -258,8 +258,8 @@ TEST(Striped, StateIsNamedByParameterWhateverTheCuts) {
   }
 }
 
-// A void step leaves the owners' memory as it was, to the bit: the workers have taken back what went
-// into the averages.
+// A void step leaves the owners' memory as it was, to the bit: the workers have taken back what
+// went into the averages.
 TEST(Striped, SkippedStepLeavesOwnersAsTheyWere) {
   const std::vector<Bucket> buckets = {Bucket::single(0, "w", 1000), Bucket::single(1, "x", 640)};
   run_local(4, [&](Group& group) {

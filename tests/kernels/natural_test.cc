@@ -58,8 +58,8 @@ void moments(float x, std::uint32_t draws, double& mean, double& variance) {
   variance = squares / draws - mean * mean;
 }
 
-// With x = 2^e (1 + f): up with probability f, so the mean is x and the variance 4^e f (1 - f), which
-// is at most an eighth of x^2.
+// With x = 2^e (1 + f): up with probability f, so the mean is x and the variance 4^e f (1 - f),
+// which is at most an eighth of x^2.
 TEST(NaturalMoments, AreThePapers) {
   constexpr std::uint32_t draws = 1u << 16;
   for (const float x :

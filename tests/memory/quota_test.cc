@@ -1,4 +1,5 @@
-// quota_test.cc: how many may go, how a threshold is steered towards them, and what a half can hold.
+// quota_test.cc: how many may go, how a threshold is steered towards them, and what a half can
+// hold.
 // SPDX-License-Identifier: Apache-2.0
 #include "thinwire/memory/quota.h"
 

@@ -1,4 +1,5 @@
-// partition_test.cc: every example belongs to one worker, Dirichlet's law, and the order of a share.
+// partition_test.cc: every example belongs to one worker, Dirichlet's law, and the order of a
+// share.
 // SPDX-License-Identifier: Apache-2.0
 #include "apps/train/data_partition.h"
 
@@ -155,7 +156,8 @@ TEST(Partition, SaysWhatIsWrong) {
   EXPECT_NE(error_of([] { make("contiguous", 30, 1, 4).batch(0, 4, 1); }), "no error");
 }
 
-// The labels that a worker sees are those of its share, through the images of a scaled data set too.
+// The labels that a worker sees are those of its share, through the images of a scaled data set
+// too.
 TEST(Partition, DataKnowsItsClasses) {
   for (const char* spec : {"synthetic:1x4x4:5", "scaled:6:synthetic:1x4x4:5"}) {
     const auto data = open_data(spec, 1);

@@ -3,6 +3,7 @@
     train.py CASE PROGRAM [LAUNCHER]
 CASE: a function below whose name starts with case_, without that prefix
 """
+
 import glob, json, os, signal, subprocess, sys
 
 sys.path.insert(0, os.path.join(os.path.dirname(__file__), ".."))
@@ -12,10 +13,21 @@ from running import *
 
 def case_trains():
     for scheme in SCHEMES:
-        document = train(f"--model mlp --data digits --workers 4 --steps 30 --eval-every 10 --scheme {scheme}")
+        document = train(
+            f"--model mlp --data digits --workers 4 --steps 30 --eval-every 10 --scheme {scheme}"
+        )
         final, rows = document["final"], document["rows"]
         print(scheme, final)
-        keys = ["steps", "loss", "accuracy", "bytes_per_step", "ratio", "seconds_per_step", "replicas_identical", "skipped"]
+        keys = [
+            "steps",
+            "loss",
+            "accuracy",
+            "bytes_per_step",
+            "ratio",
+            "seconds_per_step",
+            "replicas_identical",
+            "skipped",
+        ]
         if missing := [key for key in keys if key not in final]:
             fail(f"{scheme}: no {missing} in the JSON file")
         if final["steps"] != 30 or final["skipped"] != 0 or final["replicas_identical"] is not True:
@@ -30,13 +42,17 @@ def case_trains():
 
 def case_varies():
     """What is not the default: precision, accumulation, optimizer, schedule, buckets, a link, a language."""
-    one = train("--model mlp --data digits --workers 2 --steps 6 --accumulate 2 --precision bf16 --nesterov "
-                "--weight-decay 1e-4 --clip 1 --schedule cosine --lr-warmup 2 --bucket-mb 0.05 --fuse-mb 0.1 --link 1gbit,1ms")
+    one = train(
+        "--model mlp --data digits --workers 2 --steps 6 --accumulate 2 --precision bf16 --nesterov "
+        "--weight-decay 1e-4 --clip 1 --schedule cosine --lr-warmup 2 --bucket-mb 0.05 --fuse-mb 0.1 --link 1gbit,1ms"
+    )
     if not one["emulated"] or "emulated" not in one["engine"]:
         fail("an emulated link is not labelled")
     if one["rows"][0]["rate"] != 0.05 or not one["rows"][-1]["rate"] < 0.05:
         fail(f"learning rates: {[row['rate'] for row in one['rows']]}")
-    text = train("--model lstm --data stdlib --sequence 8 --workers 2 --steps 3 --scheme dgc --nesterov --clip 0.25")
+    text = train(
+        "--model lstm --data stdlib --sequence 8 --workers 2 --steps 3 --scheme dgc --nesterov --clip 0.25"
+    )
     if not text["final"]["perplexity"] > 1:
         fail(f"perplexity: {text['final']}")
 
@@ -56,8 +72,14 @@ def resumes(scheme, workers, steps, flags):
     whole = train(flags + " --eval-every 5")["final"]
     first = train(flags + f" --stop {steps // 2} --save {path('state')}")["final"]
     second = train(flags + f" --resume {path('state')}")["final"]
-    print(f"{scheme}, {workers} workers: {whole['checksum']} at once, {second['checksum']} in two halves")
-    if first["steps"] != steps // 2 or second["steps"] != steps or first["checksum"] == second["checksum"]:
+    print(
+        f"{scheme}, {workers} workers: {whole['checksum']} at once, {second['checksum']} in two halves"
+    )
+    if (
+        first["steps"] != steps // 2
+        or second["steps"] != steps
+        or first["checksum"] == second["checksum"]
+    ):
         fail("the halves did not train")
     if whole["checksum"] != second["checksum"] or whole["test_loss"] != second["test_loss"]:
         fail(f"{scheme}: the resumed run differs: {whole} {second}")
@@ -65,10 +87,17 @@ def resumes(scheme, workers, steps, flags):
 
 def case_resumes():
     """One for each kind of state; every scheme resumes as threads, in the laws."""
-    resumes("dgc:density=0.01", 4, 10, "--model resnet20 --batch 4 --bucket-mb 0.2 --weight-decay 1e-4")
+    resumes(
+        "dgc:density=0.01", 4, 10, "--model resnet20 --batch 4 --bucket-mb 0.2 --weight-decay 1e-4"
+    )
     resumes("powersgd", 2, 10, "--model mlp --bucket-mb 0.2")
     # Adam counts its updates, of which a skipped step is none.
-    resumes("int8", 2, 6, "--model mlp --bucket-mb 0.2 --optimizer adamw --weight-decay 0.01 --nan-at 1,0")
+    resumes(
+        "int8",
+        2,
+        6,
+        "--model mlp --bucket-mb 0.2 --optimizer adamw --weight-decay 0.01 --nan-at 1,0",
+    )
     # Shares of unequal size, of which some end within the run.
     resumes("dgc", 2, 40, "--model mlp --batch 16 --partition dirichlet:0.3")
     resumes("onebit", 1, 10, "--model mlp")
@@ -88,7 +117,10 @@ def case_exchanges():
         second = train(f"{flags} --resume {path('striped')}")["final"]
         if second["checksum"] != whole["checksum"]:
             fail(f"{exchange}: {whole['checksum']} at once, {second['checksum']} in two halves")
-    refused(f"{base} --exchange split", "'dense' travels by all-reduce; exchange split needs one that gathers")
+    refused(
+        f"{base} --exchange split",
+        "'dense' travels by all-reduce; exchange split needs one that gathers",
+    )
     refused(f"{base} --scheme dgc --exchange server:1,second=dgc", "accumulates momentum")
     refused(f"{base} --scheme dgc --exchange ring", "expected auto, split or server:S")
 
@@ -96,15 +128,27 @@ def case_exchanges():
 def case_delays():
     """Delayed averaging learns, goes on exactly with messages under way, and names what clashes."""
     base = "--model mlp --data digits --batch 32 --workers 2 --lr 0.05"
-    for flags in ("--delay 4", "--local-steps 4", "--delay 6 --local-steps 2 --scheme dgc:density=0.01 --correction ledger:book=b",
-                  "--delay 4 --correction pull", "--delay 4 --correction published --nesterov --weight-decay 1e-4",
-                  "--delay 3 --correction none", "--delay 4 --optimizer adamw --lr 0.001"):
-        flags = f"{base} {flags}" if "--optimizer" not in flags else f"{base.replace('--lr 0.05', '')} {flags}"
+    for flags in (
+        "--delay 4",
+        "--local-steps 4",
+        "--delay 6 --local-steps 2 --scheme dgc:density=0.01 --correction ledger:book=b",
+        "--delay 4 --correction pull",
+        "--delay 4 --correction published --nesterov --weight-decay 1e-4",
+        "--delay 3 --correction none",
+        "--delay 4 --optimizer adamw --lr 0.001",
+    ):
+        flags = (
+            f"{base} {flags}"
+            if "--optimizer" not in flags
+            else f"{base.replace('--lr 0.05', '')} {flags}"
+        )
         whole = train(f"{flags} --steps 41 --nan-at 3,1")
         final, rows = whole["final"], whole["rows"]
         if final["skipped"] != 1 or not final["replicas_identical"]:
             fail(f"{flags}: {final}")
-        if "none" not in flags and not rows[-1]["loss"] < rows[0]["loss"]:  # which needs a smaller learning rate
+        if (
+            "none" not in flags and not rows[-1]["loss"] < rows[0]["loss"]
+        ):  # which needs a smaller learning rate
             fail(f"{flags}: the loss did not fall")
         if flags.endswith(("--delay 4", "pull", "none")):  # no state that the others do not have
             continue
@@ -116,10 +160,23 @@ def case_delays():
     if not measured["final"]["replicas_identical"]:
         fail(f"measured delay: {measured['final']}")
     refused(f"{base} --delay soon", "--delay", "auto:MOST")
-    refused(f"{base} --delay 4 --correction sometimes", "--correction", "soft, ledger, published, pull or none")
+    refused(
+        f"{base} --delay 4 --correction sometimes",
+        "--correction",
+        "soft, ledger, published, pull or none",
+    )
     refused(f"{base} --delay 4 --exchange split --scheme dgc", "--exchange split", "clash")
-    refused(f"{base} --delay 4 --scheme int8 --optimizer adam --lr 0.001".replace("--lr 0.05", ""), "second moments", "SGD")
-    refused(f"{base} --delay 4 --correction published --optimizer adam --lr 0.001".replace("--lr 0.05", ""), "--optimizer sgd")
+    refused(
+        f"{base} --delay 4 --scheme int8 --optimizer adam --lr 0.001".replace("--lr 0.05", ""),
+        "second moments",
+        "SGD",
+    )
+    refused(
+        f"{base} --delay 4 --correction published --optimizer adam --lr 0.001".replace(
+            "--lr 0.05", ""
+        ),
+        "--optimizer sgd",
+    )
     refused(f"{base} --delay 4 --scheme signum", "signum", "vote")
     refused(f"{base} --delay 4 --scheme powersgd", "only one message")
     job = Running("--timeout 3 --delay 10 --lr 0.01")
@@ -131,8 +188,13 @@ def case_waits():
     """All waiting counts: nobody sends more per second than the link carries, whatever else a run
     stops for. Here every method; every scheme in the test BenchExchangeKeepsToTheLink."""
     base = f"--model mlp --data digits --workers 2 --steps 16 --lr 0.01 --link 50mbit,2ms"
-    methods = ["--scheme dense", "--scheme powersgd", "--scheme dgc --exchange split",
-               "--local-steps 3", "--scheme onebit --delay 5 --local-steps 2"]
+    methods = [
+        "--scheme dense",
+        "--scheme powersgd",
+        "--scheme dgc --exchange split",
+        "--local-steps 3",
+        "--scheme onebit --delay 5 --local-steps 2",
+    ]
     for correction in ("soft", "ledger", "published", "pull", "none"):
         methods.append(f"--delay 5 --correction {correction}")
     for number, flags in enumerate(methods):
@@ -146,7 +208,9 @@ def case_waits():
 
 def case_traces():
     file = path("trace.json")
-    train(f"--model lstm --data stdlib --sequence 16 --workers 2 --steps 6 --bucket-mb 0.5 --trace {file}")
+    train(
+        f"--model lstm --data stdlib --sequence 16 --workers 2 --steps 6 --bucket-mb 0.5 --trace {file}"
+    )
     with open(file) as trace:
         events = [event for event in json.load(trace)["traceEvents"] if event["ph"] == "X"]
     for name in ("forward", "backward", "encode", "exchange", "decode", "update"):
@@ -156,7 +220,10 @@ def case_traces():
     inside = 0
     for event in events:
         around = backward[event["args"]["step"]]
-        inside += event["name"] == "exchange" and around["ts"] < event["ts"] < around["ts"] + around["dur"]
+        inside += (
+            event["name"] == "exchange"
+            and around["ts"] < event["ts"] < around["ts"] + around["dur"]
+        )
     print(f"{inside} exchanges began inside backward")
     if inside == 0:
         fail("no exchange inside backward: nothing overlaps")
@@ -166,7 +233,11 @@ def join_two(flags, variables=lambda rank: {}):
     """How two such processes ended."""
     both = start_two(flags, variables)
     outputs = [one.communicate(timeout=120)[0] for one in both]
-    if any(one.returncode != 0 for one in both) or "2 workers" not in outputs[0] or outputs[1] != "":
+    if (
+        any(one.returncode != 0 for one in both)
+        or "2 workers" not in outputs[0]
+        or outputs[1] != ""
+    ):
         fail(f"joined job: {outputs}")
     with open(path("joined0.json")) as file:
         return json.load(file)["final"]
@@ -188,21 +259,34 @@ def case_joins():
     if [one.returncode for one in both] != [130, 130] or ends[1][1] != "":
         fail(f"interrupted: {[one.returncode for one in both]}, {ends}")
     goes_on(f"{late} --workers 2", ends[0][1])
-    for env, part in (({"RANK": "0", "WORLD_SIZE": "2"}, "MASTER_ADDR"), ({"RANK": "2", "WORLD_SIZE": "2"}, "RANK"),
-                      ({"SLURM_PROCID": "0", "SLURM_NTASKS": "2"}, "scontrol"),
-                      ({"OMPI_COMM_WORLD_RANK": "0", "OMPI_COMM_WORLD_SIZE": "2"}, "--engine mpi")):
+    for env, part in (
+        ({"RANK": "0", "WORLD_SIZE": "2"}, "MASTER_ADDR"),
+        ({"RANK": "2", "WORLD_SIZE": "2"}, "RANK"),
+        ({"SLURM_PROCID": "0", "SLURM_NTASKS": "2"}, "scontrol"),
+        ({"OMPI_COMM_WORLD_RANK": "0", "OMPI_COMM_WORLD_SIZE": "2"}, "--engine mpi"),
+    ):
         done = subprocess.run(flags, env={**CLEAN, **env}, capture_output=True, text=True)
         if done.returncode != 2 or part not in done.stderr:
             fail(f"{env}: {done.returncode}, {done.stderr}")
-    done = subprocess.run(flags + ["--workers", "3"], env={**CLEAN, "RANK": "0", "WORLD_SIZE": "2"}, capture_output=True, text=True)
+    done = subprocess.run(
+        flags + ["--workers", "3"],
+        env={**CLEAN, "RANK": "0", "WORLD_SIZE": "2"},
+        capture_output=True,
+        text=True,
+    )
     if done.returncode != 2 or "has 2 workers" not in done.stderr:
         fail(f"--workers in a job of 2: {done.stderr}")
 
 
 def shared_gpu(rank):
     """What lets NCCL's ranks share a GPU: each claims to be on a machine of its own."""
-    return {"NCCL_HOSTID": f"rank{rank}", "NCCL_P2P_DISABLE": "1", "NCCL_SHM_DISABLE": "1", "NCCL_IB_DISABLE": "1",
-            "NCCL_SOCKET_IFNAME": "lo"}
+    return {
+        "NCCL_HOSTID": f"rank{rank}",
+        "NCCL_P2P_DISABLE": "1",
+        "NCCL_SHM_DISABLE": "1",
+        "NCCL_IB_DISABLE": "1",
+        "NCCL_SOCKET_IFNAME": "lo",
+    }
 
 
 def case_cuda():
@@ -212,8 +296,20 @@ def case_cuda():
         for workers in (1, 2):
             flags = f"{task} --scheme {scheme} --workers {workers}"
             here, there = train(flags)["final"], train(flags + " --device cuda")["final"]
-            print(scheme, workers, "accuracy on the CPU", here["accuracy"], "on the GPU", there["accuracy"], there["checksum"])
-            if not there["replicas_identical"] or there["skipped"] or abs(here["accuracy"] - there["accuracy"]) > 0.03:
+            print(
+                scheme,
+                workers,
+                "accuracy on the CPU",
+                here["accuracy"],
+                "on the GPU",
+                there["accuracy"],
+                there["checksum"],
+            )
+            if (
+                not there["replicas_identical"]
+                or there["skipped"]
+                or abs(here["accuracy"] - there["accuracy"]) > 0.03
+            ):
                 fail(f"{flags}: {here}, on the GPU {there}")
         nccl = join_two(f"{task} --scheme {scheme} --device cuda --engine nccl", shared_gpu)
         print(scheme, "over NCCL", nccl["accuracy"], nccl["checksum"])
@@ -221,9 +317,15 @@ def case_cuda():
             fail(f"{scheme}: NCCL gives other weights than Gloo")
     if train(f"{task} --workers 2 --device cuda --nan-at 3,1")["final"]["skipped"] != 1:
         fail("a NaN was not skipped")
-    whole = train(f"--model resnet20 --data digits --steps 8 --device cuda --precision bf16")["final"]
-    train(f"--model resnet20 --data digits --steps 8 --stop 4 --device cuda --precision bf16 --save {path('state')}")
-    again = train(f"--model resnet20 --data digits --steps 8 --device cuda --precision bf16 --resume {path('state')}")["final"]
+    whole = train(f"--model resnet20 --data digits --steps 8 --device cuda --precision bf16")[
+        "final"
+    ]
+    train(
+        f"--model resnet20 --data digits --steps 8 --stop 4 --device cuda --precision bf16 --save {path('state')}"
+    )
+    again = train(
+        f"--model resnet20 --data digits --steps 8 --device cuda --precision bf16 --resume {path('state')}"
+    )["final"]
     if whole["checksum"] != again["checksum"]:
         fail(f"resumed otherwise: {whole} {again}")
     refused("--engine nccl --workers 100", "--engine nccl", "100 processes", "--engine gloo")
@@ -233,7 +335,9 @@ def joins_under(launcher, flags):
     """A few steps as two workers of a real launcher, which trains as our own job does."""
     out = path("launched.json")
     command_line = launcher + command(f"--model mlp --data digits --steps 4 --json {out} {flags}")
-    done = subprocess.run(command_line, env={**CLEAN, **MPI}, capture_output=True, text=True, timeout=200)
+    done = subprocess.run(
+        command_line, env={**CLEAN, **MPI}, capture_output=True, text=True, timeout=200
+    )
     if done.returncode != 0 or "2 workers" not in done.stdout:
         fail(f"{launcher[0]}: code {done.returncode}: {done.stdout}{done.stderr}")
     with open(out) as file:
@@ -255,13 +359,31 @@ def case_mpirun():
 def case_bench():
     """`thinwire bench step`: both loops run, and the ratio is there."""
     out = path("bench.json")
-    line = [PROGRAM, "bench", "step", "--batch", "8", "--workers", "2", "--steps", "2", "--pairs", "3", "--json", out]
+    line = [
+        PROGRAM,
+        "bench",
+        "step",
+        "--batch",
+        "8",
+        "--workers",
+        "2",
+        "--steps",
+        "2",
+        "--pairs",
+        "3",
+        "--json",
+        out,
+    ]
     done = subprocess.run(line, env=CLEAN, capture_output=True, text=True, timeout=100)
     if done.returncode != 0 or "ratio" not in done.stdout:
         fail(f"bench step: code {done.returncode}: {done.stdout}{done.stderr}")
     with open(out) as file:
         row = json.load(file)["rows"][0]
-    if row["workers"] != 2 or row["pairs"] != 3 or not row["ratio_low"] <= row["ratio"] <= row["ratio_high"]:
+    if (
+        row["workers"] != 2
+        or row["pairs"] != 3
+        or not row["ratio_low"] <= row["ratio"] <= row["ratio_high"]
+    ):
         fail(f"bench step: {row}")
     done = subprocess.run(line[:3] + ["--workers", "1"], env=CLEAN, capture_output=True, text=True)
     if done.returncode != 2 or "--workers 2" not in done.stderr:

@@ -1,4 +1,5 @@
-// elias_test.cc: levels in Elias's codes: round trips, one spelling, the size that QSGD's paper says.
+// elias_test.cc: levels in Elias's codes: round trips, one spelling, the size that QSGD's paper
+// says.
 // SPDX-License-Identifier: Apache-2.0
 #include "thinwire/wire/elias.h"
 

@@ -1,5 +1,5 @@
-// support.h: supports and values for the tests of the wire layer, frames mended after damage, bytes as
-// hex, files of this repository.
+// support.h: supports and values for the tests of the wire layer, frames mended after damage, bytes
+// as hex, files of this repository.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 

@@ -1,14 +1,14 @@
-// link_schedule.h: what an emulated link does when: the latency of each message, the outages of each
-// rank's link. Pure functions of (seed, rank, number of the message or time), so that every rank
-// knows what the links of all do, in whatever order it asks. Not for users.
+// link_schedule.h: what an emulated link does when: the latency of each message, the outages of
+// each rank's link. Pure functions of (seed, rank, number of the message or time), so that every
+// rank knows what the links of all do, in whatever order it asks. Not for users.
 //
 // Jitter: a message takes latency + U * jitter, U uniform in [0, 1): the latency is the time of
 // light and switches, below which nothing comes. A step of a collective waits for its slowest
 // message, so that its mean lies near latency + jitter when there are many ranks.
 //
 // Outages: time is cut into windows of `every`. In each, the link of each rank is down once: for a
-// length uniform between a half and three halves of `outage`, anywhere in the window. One per window
-// rather than independent gaps: the time down is outage / every in every run that lasts some
+// length uniform between a half and three halves of `outage`, anywhere in the window. One per
+// window rather than independent gaps: the time down is outage / every in every run that lasts some
 // windows, which lets short runs be compared, and no outage needs those before it to be found.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -20,9 +20,9 @@
 
 namespace thinwire {
 
-// How the messages of a collective depend on each other. In a chain (ring, tree) each step needs the
-// one before, so that one link that is down stops all. With direct messages only a pair of ranks
-// waits for each other.
+// How the messages of a collective depend on each other. In a chain (ring, tree) each step needs
+// the one before, so that one link that is down stops all. With direct messages only a pair of
+// ranks waits for each other.
 enum class Pattern : std::uint8_t { chain, direct };
 
 // In seconds since the schedule's beginning: down from `begin` until before `end`.

@@ -1,6 +1,6 @@
 // whole.h: elements as whole numbers, for a library whose own reductions are not those of reduce.h:
-// a maximum that loses a NaN or takes -0 for 0, a sum of i8 that wraps. As i32 any library gives one
-// answer: the maximum of reduce.h to the bit, the sum of i8 exactly, and cut off at the end.
+// a maximum that loses a NaN or takes -0 for 0, a sum of i8 that wraps. As i32 any library gives
+// one answer: the maximum of reduce.h to the bit, the sum of i8 exactly, and cut off at the end.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 

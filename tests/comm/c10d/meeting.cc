@@ -1,5 +1,6 @@
-// meeting.cc: what only c10d can do wrong. `absent`: a rank does not come to the meeting. `foreign`:
-// a rank falls silent over a backend that the program made itself, without a store for a roll call.
+// meeting.cc: what only c10d can do wrong. `absent`: a rank does not come to the meeting.
+// `foreign`: a rank falls silent over a backend that the program made itself, without a store for a
+// roll call.
 //     meeting SCENARIO CULPRIT
 // SPDX-License-Identifier: Apache-2.0
 #include <csignal>

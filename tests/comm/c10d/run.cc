@@ -20,7 +20,8 @@ int guarded(const std::function<int()>& body) {
 
 }  // namespace
 
-// The body's exceptions end inside the group's scope: unwinding it would tell peers that may be gone.
+// The body's exceptions end inside the group's scope: unwinding it would tell peers that may be
+// gone.
 int run_ranks(int, char**, const std::function<int(Group&)>& body, const GroupOptions& options) {
   return guarded([&] {
     const auto group = make_group(options);
