@@ -175,6 +175,9 @@ TEST(Onebit, GroupsAreRowsJoinedOrCut) {
   EXPECT_EQ(bytes_of("onebit", one(40000, {2, 20000})), 4 * (8 + 1250));  // rows cut in two
   EXPECT_EQ(bytes_of("onebit", one(1 << 20, {})), 64 * (8 + 2048));
   EXPECT_EQ(bytes_of("onebit", one(1001, {4, 5})), 8 + 126);  // a slice: one row
+  // Where groups are large, a row of up to two of them stays whole.
+  EXPECT_EQ(bytes_of("onebit:group=10000", one(20000, {})), 8 + 2500);
+  EXPECT_EQ(bytes_of("onebit:group=10000", one(20008, {})), 2 * 8 + 1251 + 1251);
 }
 
 // The bytes of a payload of one group of 11, with one thing wrong.

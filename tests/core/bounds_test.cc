@@ -25,6 +25,7 @@ namespace thinwire {
 namespace {
 
 using testing::error_of;
+using testing::sanitized;
 
 // Other bits would be another training after an update: a checkpoint stores seeds, not draws.
 TEST(Random, DrawsAreAPromise) {
@@ -77,6 +78,42 @@ TEST(Options, TakeTheirBoundsAndNoMore) {
   EXPECT_EQ(with_x("-1").integer("x", -1, 3), -1);
 }
 
+// What is no number is called so, not a number outside the range.
+TEST(Options, TextIsToldFromNumbers) {
+  const auto says = [](const std::string& text, const char* what) {
+    return text.find(what) != std::string::npos;
+  };
+  const Options text = with_x("many"), big = with_x("9");
+  const char* no_number = "option 'x': expected a number, got 'many'";
+  EXPECT_TRUE(says(error_of([&] { (void)text.number("x", 0, 1); }), no_number));
+  EXPECT_TRUE(says(error_of([&] { (void)text.number_from("x", 0, 1); }), no_number));
+  EXPECT_TRUE(says(error_of([&] { (void)text.integer("x", 0, 1); }), no_number));
+  EXPECT_TRUE(says(error_of([&] { (void)big.number("x", 0, 1); }), "in (0, 1], got 9"));
+  EXPECT_TRUE(says(error_of([&] { (void)big.number_from("x", 0, 1); }), "in [0, 1), got 9"));
+  EXPECT_TRUE(says(error_of([&] { (void)big.integer("x", 0, 1); }), "from 0 to 1, got 9"));
+}
+
+// Inside the range, but not after rounding to f32.
+TEST(Options, StayInTheirRangeAsFloats) {
+  const auto number = [](const char* text, double above, double up_to) {
+    return error_of([&] { (void)with_x(text).number("x", above, up_to); });
+  };
+  const auto from = [](const char* text, double least, double below) {
+    return error_of([&] { (void)with_x(text).number_from("x", least, below); });
+  };
+  EXPECT_NE(number("0.50000000001", 0.5, 2).find("as a 32-bit float is 0.5"), std::string::npos);
+  EXPECT_NE(number("0.3", 0, 0.3), "");  // 0.3 as a float is above
+  EXPECT_EQ(number("0.3", 0, 1), "");
+  EXPECT_NE(from("1.99999999999", 0.5, 2).find("as a 32-bit float is 2"), std::string::npos);
+  EXPECT_NE(from("0.7", 0.7, 2), "");  // 0.7 as a float is below
+  EXPECT_EQ(from("0.3", 0.3, 2), "");
+  EXPECT_NE(number("1e-39", -1, 1).find("32-bit float"), std::string::npos);
+  EXPECT_NE(from("-1e-39", -1, 1).find("32-bit float"), std::string::npos);
+  EXPECT_EQ(number("0", -1, 1), "");
+  EXPECT_EQ(from("0", 0, 1), "");
+  EXPECT_EQ(number("1.1754943508222875e-38", -1, 1), "");  // the smallest normal float
+}
+
 TEST(Options, ChoicesAndFlags) {
   const std::string_view choices[] = {"red", "green", "blue"};
   EXPECT_EQ(with_x("red").choice("x", choices), 0u);
@@ -119,19 +156,36 @@ TEST(View, IsCheckedForKindTypeAndLength) {
   EXPECT_NE(error_of([&] { require_f32_cpu(far, 3, "who"); }).find("cuda:2"), std::string::npos);
 }
 
+TEST(View, StartsEmpty) {
+  EXPECT_EQ(TensorView().data, nullptr);
+  EXPECT_EQ(TensorView().count, 0u);
+  EXPECT_EQ(Parameter().offset, 0u);
+  EXPECT_EQ(Parameter().count, 0u);
+  EXPECT_EQ(Bucket().id, 0u);
+  EXPECT_EQ(Bucket::single(3, "w", 5).parameters[0].offset, 0u);
+  EXPECT_EQ(Device().index, 0);
+  EXPECT_EQ(Site().rank, 0);
+  EXPECT_EQ(Site().world, 1);
+  EXPECT_TRUE(Site().sums);
+  EXPECT_TRUE(Site().sends);
+  EXPECT_EQ(StateEntry().number, 0);
+  EXPECT_FALSE(StateEntry().is_tensor);
+}
+
 // As many pieces as threads, each of which waits until all are under way.
 TEST(Parallel, PiecesRunAtTheSameTime) {
-  set_threads(3);
-  EXPECT_EQ(threads(), 3);
-  for (int time = 0; time < 2; ++time) {
+  for (const int count : {3, 3, 2}) {
+    set_threads(count);
+    EXPECT_EQ(threads(), count);
     std::atomic<int> under_way = 0, met = 0;
-    parallel_for(3, [&](std::size_t) {
+    parallel_for(static_cast<std::size_t>(count), [&](std::size_t) {
       ++under_way;
       const auto limit = std::chrono::steady_clock::now() + std::chrono::seconds(10);
-      while (under_way < 3 && std::chrono::steady_clock::now() < limit) std::this_thread::yield();
-      met += under_way == 3 ? 1 : 0;
+      while (under_way < count && std::chrono::steady_clock::now() < limit)
+        std::this_thread::yield();
+      met += under_way == count ? 1 : 0;
     });
-    EXPECT_EQ(met, 3);
+    EXPECT_EQ(met, count);
   }
   set_threads(1);
   EXPECT_EQ(threads(), 1);
@@ -143,16 +197,19 @@ TEST(Parallel, RefusesSillyNumbersOfThreads) {
   EXPECT_NE(error_of([] { set_threads(0); }).find("1 to 1024"), std::string::npos);
   EXPECT_NE(error_of([] { set_threads(1025); }).find("1 to 1024"), std::string::npos);
   EXPECT_EQ(threads(), 1);
+  if (sanitized) return;
+  set_threads(1024);
+  EXPECT_EQ(threads(), 1024);
+  set_threads(1);
 }
 
 // Runs in a process of its own: the environment is read once.
 TEST(Parallel, DISABLED_TellsItsNumber) { std::printf("threads: %d\n", threads()); }
 
-std::string output_with_threads(const std::string& number) {
+std::string output_of(const std::string& setting) {
   // Without the shards that this process may be one of.
-  const std::string command = "env -u GTEST_TOTAL_SHARDS -u GTEST_SHARD_INDEX THINWIRE_THREADS='" +
-                              number +
-                              "' /proc/$PPID/exe --gtest_filter='*TellsItsNumber' "
+  const std::string command = "env -u GTEST_TOTAL_SHARDS -u GTEST_SHARD_INDEX " + setting +
+                              " /proc/$PPID/exe --gtest_filter='*TellsItsNumber' "
                               "--gtest_also_run_disabled_tests 2>&1";
   std::FILE* const pipe = ::popen(command.c_str(), "r");
   std::string text;
@@ -161,10 +218,15 @@ std::string output_with_threads(const std::string& number) {
   return text;
 }
 
+std::string output_with_threads(const std::string& number) {
+  return output_of("THINWIRE_THREADS='" + number + "'");
+}
+
 TEST(Parallel, TheEnvironmentSaysHowManyThreads) {
+  EXPECT_NE(output_of("-u THINWIRE_THREADS").find("threads: 1\n"), std::string::npos);
   EXPECT_NE(output_with_threads("1").find("threads: 1\n"), std::string::npos);
   EXPECT_NE(output_with_threads("7").find("threads: 7\n"), std::string::npos);
-  if (!testing::sanitized) {
+  if (!sanitized) {
     EXPECT_NE(output_with_threads("1024").find("threads: 1024\n"), std::string::npos);
   }
   for (const char* bad : {"0", "-1", "1025", "", "x", "2x"})

@@ -43,6 +43,20 @@ TEST(Crc32c, FastEqualsReferenceAtEverySizeAndOffset) {
 }
 
 // More bytes than an int counts. Pages of zeros that are only read take no memory.
+TEST(Crc32c, CombinesPieces) {
+  std::vector<std::byte> bytes(70001);
+  for (std::size_t i = 0; i < bytes.size(); ++i) bytes[i] = static_cast<std::byte>(random_at(5, i));
+  const std::span<const std::byte> all(bytes);
+  for (const std::size_t size : {0u, 1u, 2u, 7u, 255u, 256u, 257u, 4096u, 65537u, 70001u}) {
+    const auto piece = all.first(size);
+    for (const std::size_t cut : {0u, 1u, 3u, 4u, 127u, 128u, 4095u, 65536u, 70000u}) {
+      if (cut > size) continue;
+      const std::uint32_t head = crc32c(piece.first(cut)), tail = crc32c(piece.subspan(cut));
+      ASSERT_EQ(crc32c_combine(head, tail, size - cut), crc32c(piece)) << size << " at " << cut;
+    }
+  }
+}
+
 TEST(Crc32c, CountsBeyondTwoToThe31) {
   const std::size_t size = (std::size_t{1} << 31) + 5, half = size / 2;
   const std::unique_ptr<void, decltype(&std::free)> zeros(std::calloc(size, 1), &std::free);

@@ -7,6 +7,7 @@
 #include <unistd.h>
 #include <cstdio>
 #include <filesystem>
+#include <limits>
 
 #include "tests/gradients.h"
 
@@ -65,6 +66,36 @@ TEST(State, BadFilesAreNamed) {
   EXPECT_NE(error_of([&] { load_file(file.path); }).find("0 bytes"), std::string::npos);
   EXPECT_NE(error_of([] { save_file("no/such/folder/file", {}); }).find("cannot write"),
             std::string::npos);
+}
+
+// A full disk is found before the old file is replaced, and the new one does not stay.
+TEST(State, AFullDiskLeavesTheOldFile) {
+  const Scratch file;
+  save_file(file.path, example());
+  const std::string beside = file.path + ".new";
+  std::filesystem::create_symlink("/dev/full", beside);
+  EXPECT_NE(error_of([&] { save_file(file.path, {}); }).find("cannot write"), std::string::npos);
+  EXPECT_FALSE(std::filesystem::is_symlink(beside));
+  EXPECT_EQ(load_file(file.path), example());
+}
+
+TEST(State, AFolderIsNoFile) {
+  const Scratch folder;
+  std::filesystem::create_directory(folder.path);
+  EXPECT_NE(error_of([&] { save_file(folder.path, {}); }).find("cannot rename"), std::string::npos);
+  EXPECT_NE(error_of([&] { load_file(folder.path); }).find(folder.path), std::string::npos);
+  std::filesystem::remove(folder.path + ".new");
+}
+
+TEST(State, LoadingRefusesWhatIsNotFinite) {
+  const float nan = std::numeric_limits<float>::quiet_NaN();
+  const State state = {{"w/u", {Share::summed, {1, 2, nan}, 0, true}}};
+  std::vector<float> three(3);
+  EXPECT_NE(error_of([&] {
+              StateLoader(state).tensor("w/u", three, Share::summed);
+            }).find("element 2 is nan"),
+            std::string::npos);
+  EXPECT_EQ(three, std::vector<float>(3));
 }
 
 TEST(State, LoadingNamesWhatDoesNotFit) {

@@ -5,6 +5,11 @@
 
 #include <gtest/gtest.h>
 
+#include <atomic>
+#include <chrono>
+#include <string_view>
+#include <thread>
+
 #include "tests/gradients.h"
 #include "thinwire/delay/ledger.h"
 #include "thinwire/thinwire.h"
@@ -90,6 +95,55 @@ TEST(Pipeline, ObserverSeesEveryStageOfEveryRound) {
       EXPECT_EQ(seen[i].round, i / 6);
       EXPECT_LE(seen[i].begin, seen[i].end);
     }
+  });
+}
+
+// Gives the pipeline's thread time for what it should do, or should not.
+void let_it_work() { std::this_thread::sleep_for(std::chrono::milliseconds(50)); }
+
+// Until the time limit, which only a fault reaches.
+bool becomes_ready(const Pipeline& rounds) {
+  const auto limit = std::chrono::steady_clock::now() + std::chrono::seconds(10);
+  while (!rounds.ready() && std::chrono::steady_clock::now() < limit)
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  return rounds.ready();
+}
+
+TEST(Pipeline, TheNextRoundBecomesReadyByItself) {
+  run_local(2, [](Group& group) {
+    Pipeline rounds(group, two, Config::parse("dense"), 2, false);
+    rounds.start(message_of(1));
+    rounds.start(message_of(2));
+    EXPECT_TRUE(becomes_ready(rounds));
+    let_it_work();  // the second has arrived, but one is decoded ahead at most
+    EXPECT_EQ(rounds.take().mean[0][0], 1);
+    EXPECT_TRUE(becomes_ready(rounds));
+    EXPECT_EQ(rounds.take().mean[0][0], 2);
+    EXPECT_FALSE(rounds.ready());
+  });
+}
+
+// Decoding two rounds ahead is for await_arrivals() alone, and ends with it.
+TEST(Pipeline, OneRoundIsDecodedAhead) {
+  run_local(2, [](Group& group) {
+    std::atomic<int> decoded = 0;
+    Pipeline rounds(group, two, Config::parse("dense"), 2, false);
+    rounds.observe([&](const Stage& stage) {
+      if (stage.bucket == 1 && std::string_view(stage.name) == "decode") ++decoded;
+    });
+    for (int time = 0; time < 2; ++time) {
+      decoded = 0;
+      rounds.start(message_of(1));
+      rounds.start(message_of(2));
+      EXPECT_TRUE(becomes_ready(rounds));
+      let_it_work();
+      EXPECT_EQ(decoded, 1) << time;
+      rounds.await_arrivals();
+      EXPECT_EQ(decoded, 2) << time;
+      EXPECT_EQ(rounds.take().mean[0][0], 1);
+      EXPECT_EQ(rounds.take().mean[0][0], 2);
+    }
+    rounds.observe({});
   });
 }
 

@@ -132,6 +132,15 @@ TEST(Stripes, AreCutWhereTheyWere) {
   EXPECT_EQ(cuts(Bucket{0, {{"a", 0, 563, {}}, {"b", 563, 437, {}}}}, 2), (Firsts{0, 512}));
   EXPECT_EQ(cuts(Bucket{0, {{"a", 0, 438, {}}, {"b", 438, 562, {}}}}, 2), (Firsts{0, 438}));
   EXPECT_EQ(cuts(Bucket{0, {{"a", 0, 437, {}}, {"b", 437, 563, {}}}}, 2), (Firsts{0, 512}));
+  // Of two borders that are as near, the upper one; of two rows likewise.
+  EXPECT_EQ(cuts(Bucket{0, {{"a", 0, 480, {}}, {"b", 480, 40, {}}, {"c", 520, 480, {}}}}, 2),
+            (Firsts{0, 520}));
+  EXPECT_EQ(cuts(Bucket{0, {{"w", 0, 1010, {101, 10}}}}, 2), (Firsts{0, 510}));
+  // Rows as far as the slack, and one farther.
+  EXPECT_EQ(cuts(Bucket{0, {{"w", 0, 843, {3, 281}}, {"b", 843, 157, {}}}}, 2), (Firsts{0, 562}));
+  EXPECT_EQ(cuts(Bucket{0, {{"w", 0, 849, {3, 283}}, {"b", 849, 151, {}}}}, 2), (Firsts{0, 512}));
+  // One dimension has no rows.
+  EXPECT_EQ(cuts(Bucket{0, {{"w", 0, 1000, {1000}}}}, 2), (Firsts{0, 512}));
   const auto rows = cut(Bucket{0, {{"w", 0, 1000, {100, 10}}}}, 2);
   EXPECT_EQ(rows[0].bucket.parameters[0].shape, (std::vector<std::int64_t>{50, 10}));
   EXPECT_EQ(rows[1].bucket.parameters[0].name, "w[500:1000]");
@@ -383,6 +392,7 @@ TEST(ExchangeKind, ClashesAreNamed) {
     }
     EXPECT_EQ(clash("dgc", kind), "");
     EXPECT_EQ(clash("topk:feedback=off", kind), "");
+    EXPECT_EQ(clash("topk:density=1", kind), "");  // by auto it would travel by all-reduce
   }
   EXPECT_NE(clash("dgc", "split,second=dense").find("'dense' travels by all-reduce"),
             std::string::npos);

@@ -218,8 +218,10 @@ void save_file(const std::string& path, const State& state) {
 State load_file(const std::string& path) {
   std::ifstream file(path, std::ios::binary | std::ios::ate);
   if (!file) fail("cannot open state file '", path, "'");
+  // A folder opens too, and some file systems give it a huge size.
+  if (!std::filesystem::is_regular_file(path))
+    fail("cannot read state file '", path, "': it is no regular file");
   const std::streamsize size = file.tellg();
-  if (size < 0) fail("cannot read state file '", path, "': is it a regular file?");
   std::vector<std::byte> bytes(static_cast<std::size_t>(size));
   file.seekg(0);
   file.read(reinterpret_cast<char*>(bytes.data()), size);
