@@ -20,8 +20,11 @@ std::unique_ptr<Group> make_group(const Settings& settings, const Place& place, 
 
 // MPI, or a BadInput that says that it was not built.
 std::unique_ptr<Group> make_mpi_engine(const GroupOptions& options);
-// Ends the job's other ranks too, where the engine is one whose launcher would not.
+// Prints the text and ends all ranks of the job.
 void abort_mpi_engine(const std::string& text);
+// Ends MPI in this process, when all groups are gone. All ranks must call it. Without it, mpirun
+// takes an exit for a crash and ends the other ranks.
+void end_mpi_engine();
 
 // Every value as its sum over the ranks, added in their order: the same bits everywhere.
 std::vector<double> sum_over(Group& group, const std::vector<double>& values);

@@ -10,5 +10,6 @@ std::unique_ptr<Group> make_mpi_engine(const GroupOptions&) {
 }
 
 void abort_mpi_engine(const std::string&) {}
+void end_mpi_engine() {}
 
 }  // namespace thinwire::train

@@ -352,11 +352,10 @@ void launch(int workers, bool stops) {
   job.watch();
 }
 
-void leave(const Place& place, const std::string& text, int code) {
+void tell(const Place& place, const std::string& text, int code) {
   std::cout << std::flush;
   const int to = place.report >= 0 ? place.report : STDERR_FILENO;
   apps::progress("");
-  if (text.empty()) std::_Exit(code);
   std::string line = place.report >= 0 ? "" : "thinwire: ";
   const std::string rank = "rank " + std::to_string(place.rank) + ": ";
   if (code == apps::exit_failure && place.world > 1 && !text.starts_with(rank)) line += rank;
@@ -368,6 +367,11 @@ void leave(const Place& place, const std::string& text, int code) {
     from += wrote;
     left -= static_cast<std::size_t>(wrote);
   }
+}
+
+void leave(const Place& place, const std::string& text, int code) {
+  std::cout << std::flush;
+  if (!text.empty()) tell(place, text, code);
   std::_Exit(code);
 }
 

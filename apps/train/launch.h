@@ -35,8 +35,11 @@ std::optional<Place> find_place(const Settings& settings);
 // SIGINT first (see stop.h) and end at a step of their choice; only a second signal ends them.
 void launch(int workers, bool stops);
 
-// Tells whoever started us why we end, unless the text is empty. Ends without waiting for anything:
-// threads may be stuck in collectives whose partners are gone.
+// Tells whoever started us why we end, with the exit code that will follow.
+void tell(const Place& place, const std::string& text, int code);
+
+// Ends the process; a text goes to tell() first. Waits for nothing, because threads may be stuck in
+// collectives whose partners are gone.
 [[noreturn]] void leave(const Place& place, const std::string& text, int code);
 
 }  // namespace thinwire::train

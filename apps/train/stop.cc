@@ -1,11 +1,15 @@
 // stop.cc: the last step of an interrupted training.
 //
-// Ranks reach different steps at the same moment, so none can stop at its own. A thread of each
-// rank looks at the store where the ranks met: the first rank that gets a signal leaves a note
-// there. On the note each rank says how many steps it has begun, and begins no further one. The
-// largest of these numbers is the last step: each rank can reach it, since nobody has begun a step
-// after it. The thread answers while the training waits in a collective, so no rank can block the
-// others.
+// Ranks reach different steps at the same moment, so none can stop at its own.
+//
+// Most engines have a store, where the ranks met. A thread of each rank watches it. The first rank
+// that gets a signal leaves a note there. Each rank answers the note with the number of steps that
+// it has begun, and begins no further step. The largest of these numbers is the last step: each
+// rank can reach it, since no rank has begun a later one. The thread answers while the training
+// waits in a collective, so no rank can block the others.
+//
+// MPI has no store. Each rank votes before every step, and counts the votes a few steps later, when
+// they have arrived. All ranks count the same votes at the same step.
 // SPDX-License-Identifier: Apache-2.0
 #include "apps/train/stop.h"
 
@@ -18,12 +22,14 @@
 #include <condition_variable>
 #include <csignal>
 #include <cstdlib>
+#include <deque>
 #include <exception>
 #include <mutex>
 #include <optional>
 #include <string>
 #include <thread>
 
+#include "apps/train/engine.h"
 #include "thinwire/core/error.h"
 
 namespace thinwire::train {
@@ -45,9 +51,10 @@ void catch_signal(int signal, bool once) {
 }
 
 // launch() has SIGINT blocked until here, and sends a second one's SIGKILL itself.
-void catch_signals(bool launched) {
+void catch_signals(bool launched, bool mpi) {
   if (!launched) {
     for (const int each : {SIGINT, SIGTERM, SIGHUP}) catch_signal(each, true);
+    if (mpi) catch_signal(SIGUSR1, true);
     return;
   }
   catch_signal(SIGINT, false);
@@ -61,7 +68,13 @@ void catch_signals(bool launched) {
 
 class Stop::Agreement {
  public:
-  Agreement(const Settings& settings, const Place& place)
+  virtual ~Agreement() = default;
+  virtual bool allows(std::uint64_t step) = 0;
+};
+
+class Stop::Store final : public Agreement {
+ public:
+  Store(const Settings& settings, const Place& place)
       : place_(place), timeout_(static_cast<std::int64_t>(settings.timeout * 1e3)) {
     c10d::TCPStoreOptions options;
     options.port = place.port;
@@ -74,7 +87,7 @@ class Stop::Agreement {
     thread_ = std::thread([this] { watch(); });
   }
 
-  ~Agreement() {
+  ~Store() override {
     {
       const std::lock_guard lock(mutex_);
       done_ = true;
@@ -82,10 +95,10 @@ class Stop::Agreement {
     changed_.notify_all();
     thread_.join();
   }
-  Agreement(const Agreement&) = delete;
-  Agreement& operator=(const Agreement&) = delete;
+  Store(const Store&) = delete;
+  Store& operator=(const Store&) = delete;
 
-  bool allows(std::uint64_t step) {
+  bool allows(std::uint64_t step) override {
     std::unique_lock lock(mutex_);
     changed_.wait(lock, [this] { return !asked_ || last_ || !failure_.empty(); });
     if (!failure_.empty()) throw Error(failure_);
@@ -164,14 +177,52 @@ class Stop::Agreement {
   std::thread thread_;  // the last member: it uses all others
 };
 
-bool stops_at_a_step(const Settings& settings) {
-  return !settings.save.empty() && settings.kind != Engine::mpi;
-}
+// A group of their own keeps the votes out of the order of the exchange's collectives.
+class Stop::Votes final : public Agreement {
+ public:
+  explicit Votes(const Settings& settings)
+      : group_(make_mpi_engine(options_of(settings))), most_(steps_apart(settings)) {}
+
+  bool allows(std::uint64_t) override {
+    if (votes_.size() == most_) {
+      votes_.front().pending.wait();
+      if (votes_.front().stop != 0) return false;
+      votes_.pop_front();
+    }
+    Vote& vote = votes_.emplace_back();
+    vote.stop = signalled ? 1 : 0;
+    const Bytes bytes = std::as_writable_bytes(std::span(&vote.stop, 1));
+    vote.pending = group_->all_reduce(bytes, DType::i32, ReduceOp::max, {});
+    return true;
+  }
+
+ private:
+  struct Vote {
+    std::int32_t stop = 0;
+    Pending pending;
+  };
+
+  // The exchange already waits for a message that is this old, so a vote of that age has arrived.
+  static std::size_t steps_apart(const Settings& settings) {
+    return settings.delayed ? settings.delayed->delay + settings.delayed->local_steps : 1;
+  }
+
+  std::unique_ptr<Group> group_;
+  const std::size_t most_;
+  std::deque<Vote> votes_;  // in flight, oldest first; a deque leaves them where they are
+};
+
+bool stops_at_a_step(const Settings& settings) { return !settings.save.empty(); }
 
 Stop::Stop(const Settings& settings, const Place& place) {
   if (!stops_at_a_step(settings)) return;
-  catch_signals(place.report >= 0);
-  if (place.world > 1) agreement_ = std::make_unique<Agreement>(settings, place);
+  const bool mpi = settings.kind == Engine::mpi;
+  catch_signals(place.report >= 0, mpi);
+  if (place.world == 1) return;
+  if (mpi)
+    agreement_ = std::make_unique<Votes>(settings);
+  else
+    agreement_ = std::make_unique<Store>(settings, place);
 }
 
 Stop::~Stop() = default;

@@ -10,7 +10,6 @@
 #include "apps/train/checkpoint.h"
 #include "apps/train/clock.h"
 #include "apps/train/engine.h"
-#include "apps/train/stop.h"
 #include "apps/verb.h"
 #include "thinwire/core/crc32c.h"
 #include "thinwire/core/error.h"
@@ -83,8 +82,8 @@ void Trainer::run() {
   for (const Bucket& bucket : learner_.buckets()) parameters += bucket.elements();
   reporter_.head(group_.name() + (settings_.cuda ? ", cuda" : ""), workers_, parameters,
                  learner_.buckets().size(), steps_);
-  Stop stop(settings_, place_);
-  while (step_ < end_ && stop.allows(step_)) {
+  stop_.emplace(settings_, place_);
+  while (step_ < end_ && goes_on()) {
     take_step();
     after_step();
   }
@@ -93,6 +92,12 @@ void Trainer::run() {
   finish();
   if (early) throw apps::Interrupted(how_to_go_on());
   check_skips();
+}
+
+bool Trainer::goes_on() {
+  bool allowed = true;
+  on_the_clock([&] { allowed = stop_->allows(step_); });
+  return allowed;
 }
 
 // Evaluates nothing: whoever interrupts wants an end.

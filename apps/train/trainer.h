@@ -5,6 +5,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 
 #include "apps/train/averaging.h"
@@ -12,6 +13,7 @@
 #include "apps/train/learner.h"
 #include "apps/train/report.h"
 #include "apps/train/settings.h"
+#include "apps/train/stop.h"
 #include "apps/train/trace.h"
 #include "thinwire/comm/group.h"
 
@@ -25,6 +27,7 @@ class Trainer {
   void run();
 
  private:
+  bool goes_on();
   void take_step();
   double serve(const Learner::Ready& submit);
   float rate_at(std::uint64_t step) const;
@@ -56,9 +59,10 @@ class Trainer {
   Trace trace_;
   std::uint64_t steps_, end_, step_ = 0, first_ = 0;
   std::unique_ptr<Averaging> averaging_;
-  std::uint64_t saved_ = 0;  // step of the last checkpoint
-  Tally sums_;               // of this worker and run; the exchange's share is added by tally()
-  Tally row_start_;          // means at the last row
+  std::optional<Stop> stop_;  // in run()
+  std::uint64_t saved_ = 0;   // step of the last checkpoint
+  Tally sums_;                // of this worker and run; the exchange's share is added by tally()
+  Tally row_start_;           // means at the last row
   double last_loss_ = 0;
   std::uint64_t skipped_in_a_row_ = 0;  // up to now
   apps::Row last_row_;

@@ -41,7 +41,9 @@ void work(const Settings& settings, const Place& place, const Make& make) {
   } catch (const apps::Interrupted& interrupted) {
     task.reset();  // all ranks are here and well
     group.reset();
-    leave(place, place.rank == 0 ? interrupted.what() : "", apps::exit_interrupted);
+    if (place.rank == 0) tell(place, interrupted.what(), apps::exit_interrupted);
+    if (settings.kind == Engine::mpi) end_mpi_engine();  // after rank 0 has spoken
+    leave(place, "", apps::exit_interrupted);
   } catch (const apps::BadInput& error) {
     give_up(settings, place, error.what(), apps::exit_bad_input);
   } catch (const std::exception& error) {

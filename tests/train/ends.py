@@ -1,12 +1,14 @@
 #!/usr/bin/env python3
 """ends.py: how `thinwire train` ends before its time, and that nothing is lost: it is refused, it
 fails, a worker dies, somebody presses Ctrl-C.
-    ends.py CASE PROGRAM [without-cuda]
+    ends.py CASE PROGRAM [without-cuda | MPIRUN]
 CASE: a function below whose name starts with case_, without that prefix
 SPDX-License-Identifier: Apache-2.0
 """
 import glob, json, os, signal, subprocess, sys, time
 
+sys.path.insert(0, os.path.join(os.path.dirname(__file__), ".."))
+from launch import MPI
 from running import *
 
 
@@ -166,6 +168,44 @@ def case_interrupted():
     time.sleep(2)
     if any(alive(pid) for pid in job.workers.values()):
         fail("workers outlive the process that started them")
+
+
+def under_mpirun(method, seconds, name, to_one=False):
+    """A job of three ranks that gets a signal. Resumes it, and returns how it ended. After Ctrl-C
+    mpirun waits `seconds` before SIGTERM, and again before SIGKILL; 5 seconds in all at most."""
+    how = dict(env={**CLEAN, **MPI, "OMPI_MCA_odls_base_sigkill_timeout": str(seconds)},
+               launcher=[LAUNCHER, "-n", "3"])
+    flags = f"--model mlp --data digits --engine mpi {method}"
+    job = start(f"{flags} --steps 1000000 --report-every 20 --save {path('mpi')} "
+                f"--json {path('mpi.json')}", **how)
+    for line in job.stdout:
+        if line.split()[:1] == ["40"]:
+            break
+    ranks = workers_of(job.pid)
+    os.kill(ranks[-1] if to_one else job.pid, name)
+    _, err = job.communicate(timeout=60)
+    print(f"{name.name}: code {job.returncode}: {err}")
+    while any(alive(pid) for pid in ranks):  # mpirun does not wait for those that it kills
+        time.sleep(0.1)
+    if not os.path.exists(path("mpi.json")):
+        fail(f"{name.name}: no result of the interrupted training: {err}")
+    with open(path("mpi.json")) as file:
+        goes_on_from(path("mpi"), json.load(file)["final"]["steps"], 1000000, flags, **how)
+    for file in glob.glob(path("mpi*")):
+        os.remove(file)
+    return job.returncode, err
+
+
+def case_mpi():
+    """Under mpirun, too, a signal leaves a checkpoint of one step: a signal that mpirun forwards,
+    one to a single rank with messages in flight, and Ctrl-C, after which nobody may be left to
+    print the last words."""
+    late = "--delay 6 --lr 0.01 --link inf,2ms --scheme onebit"
+    for code, err in (under_mpirun("--scheme dgc:density=0.01", 1, signal.SIGUSR1),
+                      under_mpirun(late, 1, signal.SIGTERM, to_one=True)):
+        if code != 130 or f"--resume {path('mpi')}" not in err:
+            fail(f"code {code}: {err}")
+    under_mpirun("--scheme powersgd", 2, signal.SIGINT)
 
 
 globals()["case_" + sys.argv[1]]()

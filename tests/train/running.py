@@ -23,15 +23,15 @@ def command(flags):
     return [PROGRAM, "train"] + batch + flags.split()
 
 
-def start(flags, env=None):
-    return subprocess.Popen(command(flags), env=env or CLEAN, stdout=subprocess.PIPE,
-                            stderr=subprocess.PIPE, text=True)
+def start(flags, env=None, launcher=()):
+    return subprocess.Popen([*launcher, *command(flags)], env=env or CLEAN,
+                            stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
 
 
-def train(flags, env=None):
+def train(flags, env=None, launcher=()):
     """Runs to the end; the JSON document."""
     out = path("out.json")
-    words = command(flags) + ["--json", out]
+    words = [*launcher, *command(flags), "--json", out]
     done = subprocess.run(words, env=env or CLEAN, capture_output=True, text=True)
     if done.returncode != 0:
         fail(f"{flags}: code {done.returncode}: {done.stderr}")
@@ -126,14 +126,19 @@ def start_two(flags, variables=lambda rank: {}):
 
 
 def goes_on(flags, err):
-    """The checkpoint that an interrupted job speaks of: resumed, it gives the bits of a training
-    that was not interrupted."""
+    """The checkpoint that an interrupted job speaks of is whole."""
     said = re.search(r"interrupted after step (\d+) of (\d+); the checkpoint is '(.*)\.rank0' to "
                      r"'.*'; .* --resume (.*)", err)
     if not said or said[3] != said[4]:
         fail(f"no step and checkpoint in: {err}")
-    flags += f" --steps {said[2]} --stop {int(said[1]) + 10}"
-    whole, second = train(flags)["final"], train(f"{flags} --resume {said[3]}")["final"]
-    print(f"interrupted after step {said[1]}: {second['checksum']}, at once {whole['checksum']}")
+    goes_on_from(said[3], int(said[1]), said[2], flags)
+
+
+def goes_on_from(checkpoint, step, steps, flags, **how):
+    """Resumed, it gives the bits of a training that was not interrupted."""
+    flags += f" --steps {steps} --stop {step + 10}"
+    whole = train(flags, **how)["final"]
+    second = train(f"{flags} --resume {checkpoint}", **how)["final"]
+    print(f"interrupted after step {step}: {second['checksum']}, at once {whole['checksum']}")
     if second["checksum"] != whole["checksum"]:
         fail(f"{flags}: resumed {second}, at once {whole}")
