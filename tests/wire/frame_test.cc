@@ -118,9 +118,10 @@ TEST(Frame, BoundHoldsForUnevenChunks) {
 TEST(Frame, ChunksHoldAboutAThousandSurvivors) {
   EXPECT_EQ(chunk_log2_for(1000000, 1000), 20);  // one chunk
   EXPECT_EQ(chunk_log2_for(25000000, 25000), 20);
-  EXPECT_EQ(chunk_log2_for(1 << 20, 1 << 20), 10);
+  EXPECT_EQ(chunk_log2_for(1 << 20, 1 << 20), 12);  // never less than a tile,
   EXPECT_EQ(chunk_log2_for(~0u, 0), 31);
-  EXPECT_EQ(chunk_log2_for(~0u, ~0u), 10);
+  EXPECT_EQ(chunk_log2_for(~0u, ~0u), 12);
+  EXPECT_EQ(chunk_log2_for(3000, 3000), 12);  // or the whole bucket
   EXPECT_EQ(chunk_log2_for(1, 1), 0);
   EXPECT_EQ(chunk_log2_for(0, 0), 0);
 }

@@ -354,7 +354,7 @@ inline std::optional<std::uint64_t> varint(ByteSpan bytes, std::size_t& at) {
 // The frame at the start of `bytes`, or nothing when it breaks any rule of the document.
 inline std::optional<Frame> frame(ByteSpan bytes) {
   if (bytes.size() < 20 || byte_at(bytes, 0) != 't' || byte_at(bytes, 1) != 'w' ||
-      byte_at(bytes, 2) != 1 || byte_at(bytes, 4) > 1 || byte_at(bytes, 5) % 8 > 5)
+      byte_at(bytes, 2) != 2 || byte_at(bytes, 4) > 1 || byte_at(bytes, 5) % 8 > 5)
     return std::nullopt;
   Frame out;
   out.skipped = byte_at(bytes, 4) == 1;

@@ -16,4 +16,7 @@ std::uint32_t crc32c(ConstBytes bytes, std::uint32_t previous = 0);
 // The plain version: the reference of the tests, and the fallback without ISA-L.
 std::uint32_t crc32c_reference(ConstBytes bytes, std::uint32_t previous = 0);
 
+// The checksum of A followed by B, from the checksums of both and the length of B.
+std::uint32_t crc32c_combine(std::uint32_t crc_a, std::uint32_t crc_b, std::uint64_t bytes_of_b);
+
 }  // namespace thinwire

@@ -6,19 +6,21 @@
 #include <bit>
 #include <cstdint>
 
+#include "thinwire/core/cuda.h"
+
 namespace thinwire {
 
-constexpr std::uint16_t to_bf16(float value) {
+THINWIRE_HD constexpr std::uint16_t to_bf16(float value) {
   const auto bits = std::bit_cast<std::uint32_t>(value);
   if ((bits & 0x7fffffffu) > 0x7f800000u) return 0x7fc0;
   return static_cast<std::uint16_t>((bits + 0x7fffu + ((bits >> 16) & 1u)) >> 16);
 }
 
-constexpr float from_bf16(std::uint16_t bits) {
+THINWIRE_HD constexpr float from_bf16(std::uint16_t bits) {
   return std::bit_cast<float>(static_cast<std::uint32_t>(bits) << 16);
 }
 
-constexpr std::uint16_t to_f16(float value) {
+THINWIRE_HD constexpr std::uint16_t to_f16(float value) {
   const auto bits = std::bit_cast<std::uint32_t>(value);
   const std::uint32_t sign = (bits >> 16) & 0x8000u, magnitude = bits & 0x7fffffffu;
   if (magnitude > 0x7f800000u) return 0x7e00;
@@ -33,7 +35,7 @@ constexpr std::uint16_t to_f16(float value) {
   return static_cast<std::uint16_t>(sign | (rounded >> 13));
 }
 
-constexpr float from_f16(std::uint16_t bits) {
+THINWIRE_HD constexpr float from_f16(std::uint16_t bits) {
   const std::uint32_t sign = static_cast<std::uint32_t>(bits & 0x8000u) << 16;
   const std::uint32_t exponent = (bits >> 10) & 0x1fu, fraction = bits & 0x3ffu;
   if (exponent == 0x1f) return std::bit_cast<float>(sign | 0x7f800000u | (fraction << 13));

@@ -8,6 +8,7 @@
 #include <cstdint>
 #include <cstring>
 
+#include "thinwire/core/cuda.h"
 #include "thinwire/core/view.h"
 
 namespace thinwire {
@@ -20,10 +21,10 @@ class BitWriter {
  public:
   static constexpr unsigned most = 56;  // bits that one put() takes
 
-  explicit BitWriter(Bytes out) : out_(out) {}
+  THINWIRE_HD explicit BitWriter(Bytes out) : out_(out) {}
 
   // Appends the low `count` <= most bits of `value`; the bits above them are zero.
-  void put(std::uint64_t value, unsigned count) {
+  THINWIRE_HD void put(std::uint64_t value, unsigned count) {
     pending_ |= value << filled_;
     filled_ += count;
     store();
@@ -33,17 +34,17 @@ class BitWriter {
   }
 
   // Appends `count` zeros and a one.
-  void put_unary(std::uint64_t count) {
+  THINWIRE_HD void put_unary(std::uint64_t count) {
     for (; count >= most; count -= most) put(0, most);
     put(std::uint64_t{1} << count, static_cast<unsigned>(count) + 1);
   }
 
   // The number of bytes started so far. The unused bits of the last byte are zero.
-  std::size_t bytes() const { return byte_ + (filled_ > 0 ? 1 : 0); }
-  bool fits() const { return bytes() <= out_.size(); }
+  THINWIRE_HD std::size_t bytes() const { return byte_ + (filled_ > 0 ? 1 : 0); }
+  THINWIRE_HD bool fits() const { return bytes() <= out_.size(); }
 
  private:
-  void store() {
+  THINWIRE_HD void store() {
     if (byte_ >= out_.size()) return;
     const std::size_t room = out_.size() - byte_;
     if (room >= 8) {
@@ -65,24 +66,24 @@ class BitReader {
  public:
   static constexpr unsigned most = 57;  // bits of peek() that are valid
 
-  explicit BitReader(ConstBytes bytes)
+  THINWIRE_HD explicit BitReader(ConstBytes bytes)
       : bytes_(bytes), whole_words_(bytes.size() < 8 ? 0 : bytes.size() - 7) {}
 
-  std::uint64_t peek() const { return load(position_ >> 3) >> (position_ & 7); }
-  void skip(std::uint64_t count) { position_ += count; }
+  THINWIRE_HD std::uint64_t peek() const { return load(position_ >> 3) >> (position_ & 7); }
+  THINWIRE_HD void skip(std::uint64_t count) { position_ += count; }
 
-  std::uint64_t position() const { return position_; }
-  bool overrun() const { return bytes_used() > bytes_.size(); }
-  std::size_t bytes_used() const { return static_cast<std::size_t>((position_ + 7) >> 3); }
+  THINWIRE_HD std::uint64_t position() const { return position_; }
+  THINWIRE_HD bool overrun() const { return bytes_used() > bytes_.size(); }
+  THINWIRE_HD std::size_t bytes_used() const { return static_cast<std::size_t>((position_ + 7) >> 3); }
 
   // Whether the unread bits of the current byte are zero.
-  bool padding_is_zero() const {
+  THINWIRE_HD bool padding_is_zero() const {
     const unsigned unread = static_cast<unsigned>(-position_ & 7);
     return (peek() & ((std::uint64_t{1} << unread) - 1)) == 0;
   }
 
  private:
-  std::uint64_t load(std::uint64_t byte) const {
+  THINWIRE_HD std::uint64_t load(std::uint64_t byte) const {
     std::uint64_t word = 0;
     if (byte < whole_words_) {
       std::memcpy(&word, bytes_.data() + byte, 8);
@@ -99,7 +100,7 @@ class BitReader {
 
 // floor(log2(extent / count)) for 1 <= count <= extent: the number of plain low bits at which
 // count * (low + 1) + extent / 2^low is smallest.
-constexpr unsigned mean_gap_log2(std::uint64_t count, std::uint64_t extent) {
+THINWIRE_HD constexpr unsigned mean_gap_log2(std::uint64_t count, std::uint64_t extent) {
   return static_cast<unsigned>(std::bit_width(extent / count)) - 1;
 }
 

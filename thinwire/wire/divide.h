@@ -4,6 +4,8 @@
 
 #include <cstdint>
 
+#include "thinwire/core/cuda.h"
+
 namespace thinwire {
 
 // quotient(n) = floor(n / divisor) for every n < 2^32 and 1 <= divisor < 2^32. With r = floor((2^64
@@ -11,11 +13,15 @@ namespace thinwire {
 // 2^-32: never below n / divisor rounded down, and never at the next integer.
 class Divider {
  public:
-  explicit constexpr Divider(std::uint64_t divisor) : reciprocal_(~std::uint64_t{0} / divisor) {}
+  THINWIRE_HD explicit constexpr Divider(std::uint64_t divisor) : reciprocal_(~std::uint64_t{0} / divisor) {}
 
-  constexpr std::uint32_t quotient(std::uint32_t n) const {
+  THINWIRE_HD std::uint32_t quotient(std::uint32_t n) const {
+#ifdef __CUDA_ARCH__
+    return static_cast<std::uint32_t>(__umul64hi(reciprocal_, std::uint64_t{n} + 1));
+#else
     __extension__ using Wide = unsigned __int128;
     return static_cast<std::uint32_t>((Wide{reciprocal_} * (std::uint64_t{n} + 1)) >> 64);
+#endif
   }
 
  private:

@@ -12,10 +12,8 @@
 namespace thinwire {
 namespace {
 
-constexpr unsigned most_low_bits = 31;
-
-std::size_t low_bytes(std::uint64_t count, unsigned low) {
-  return static_cast<std::size_t>((count * low + 7) / 8);
+std::size_t low_bytes(std::size_t count, unsigned low) {
+  return static_cast<std::size_t>(elias_fano_low_bytes(count, low));
 }
 
 // The next up to 64 bits of the bitmap.
@@ -65,17 +63,6 @@ class Gatherer {
 };
 
 }  // namespace
-
-EliasFanoPlan elias_fano_plan(std::span<const std::uint32_t> indices) {
-  const std::uint64_t count = indices.size(), last = indices.back();
-  EliasFanoPlan best;
-  for (unsigned low = 0; low <= most_low_bits; ++low) {
-    const std::size_t bytes =
-        low_bytes(count, low) + static_cast<std::size_t>((count + (last >> low) + 7) / 8);
-    if (low == 0 || bytes < best.bytes) best = {static_cast<std::uint8_t>(low), bytes};
-  }
-  return best;
-}
 
 void elias_fano_encode(std::span<const std::uint32_t> indices, std::uint8_t low, Bytes out) {
   const std::size_t split = low_bytes(indices.size(), low);

@@ -8,6 +8,7 @@
 
 #include "thinwire/core/crc32c.h"
 #include "thinwire/core/error.h"
+#include "thinwire/core/tile_lists.h"
 #include "thinwire/wire/bits.h"
 
 namespace thinwire {
@@ -286,13 +287,14 @@ bool checksum_holds(ConstBytes frame) {
   return load<std::uint32_t>(frame, crc_offset) == checksum(frame);
 }
 
-// The smallest chunk that expects chunk_target survivors; when there are fewer in all, the smallest
-// that holds the whole bucket, as far as 2^31 elements go.
+// The smallest chunk of whole tiles that expects chunk_target survivors; when there are fewer in
+// all, or less than a tile of elements, the smallest that holds the whole bucket, as far as 2^31
+// elements go.
 std::uint8_t chunk_log2_for(std::uint32_t elements, std::size_t survivors) {
   std::uint8_t log2 = 0;
   while (log2 < largest_chunk_log2 && (std::uint64_t{1} << log2) < elements &&
-         (std::uint64_t{std::min<std::size_t>(survivors, elements)} << log2) <
-             std::uint64_t{elements} * chunk_target)
+         (log2 < tile_log2 || (std::uint64_t{std::min<std::size_t>(survivors, elements)} << log2) <
+                                  std::uint64_t{elements} * chunk_target))
     ++log2;
   return log2;
 }

@@ -16,7 +16,8 @@
 // parameter, index bytes), followed by the indices and values of each chunk. The bucket is cut into
 // chunks of 2^c elements; the last one may be shorter. c is chosen so that a chunk holds about a
 // thousand survivors: enough to make its header cheap, few enough that chunks are units of parallel
-// work. The length of a frame follows from its contents, so it may lie in a longer slot.
+// work. A chunk is a whole number of tiles (core/tile_lists.h) or the whole bucket. The length of a
+// frame follows from its contents, so it may lie in a longer slot.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -32,7 +33,7 @@
 
 namespace thinwire {
 
-inline constexpr std::uint8_t wire_version = 1;
+inline constexpr std::uint8_t wire_version = 2;
 inline constexpr std::size_t frame_header_bytes = 20;
 
 struct FrameHeader {

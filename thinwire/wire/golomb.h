@@ -7,17 +7,9 @@
 
 #include "thinwire/core/status.h"
 #include "thinwire/core/view.h"
+#include "thinwire/wire/golomb_rule.h"
 
 namespace thinwire {
-
-// The divisor of a parameter byte: (8 + low 3 bits) * 2^(high 5 bits) / 8. Returns 0 when that is
-// not an integer: such a byte is not canonical and never occurs in a frame.
-std::uint64_t golomb_divisor(std::uint8_t parameter);
-
-struct GolombPlan {
-  std::uint8_t parameter = 0;
-  std::uint64_t bits = 0;  // exact
-};
 
 // The cheapest divisor near the one that suits the mean gap, or downhill from it; never above
 // count * (low + 1) + (extent - count) / 2^low bits with low = mean_gap_log2().

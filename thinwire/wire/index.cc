@@ -16,8 +16,8 @@ IndexCode plan_golomb(std::span<const std::uint32_t> indices, std::uint32_t exte
 }
 
 IndexCode plan_elias_fano(std::span<const std::uint32_t> indices) {
-  const EliasFanoPlan plan = elias_fano_plan(indices);
-  return {IndexCoder::elias_fano, plan.low, plan.bytes};
+  const EliasFanoPlan plan = elias_fano_plan(indices.size(), indices.back());
+  return {IndexCoder::elias_fano, plan.low, static_cast<std::size_t>(plan.bytes)};
 }
 
 // The best of the coders whose size is known beforehand.

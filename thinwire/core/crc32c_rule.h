@@ -1,0 +1,50 @@
+// crc32c_rule.h: the arithmetic of CRC-32C for host and CUDA code. The checksum of pieces that
+// different threads have computed is the XOR of each piece's checksum, shifted by the bytes after
+// it.
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstdint>
+
+#include "thinwire/core/cuda.h"
+
+namespace thinwire {
+
+// The entry of a byte in the table of the bytewise algorithm.
+THINWIRE_HD constexpr std::uint32_t crc32c_entry(std::uint32_t byte) {
+  for (int bit = 0; bit < 8; ++bit) byte = (byte >> 1) ^ ((byte & 1) != 0 ? 0x82f63b78u : 0u);
+  return byte;
+}
+
+// The product of two polynomials modulo Castagnoli's. Bit 31 is the coefficient of x^0.
+THINWIRE_HD constexpr std::uint32_t crc32c_times(std::uint32_t a, std::uint32_t b) {
+  std::uint32_t product = 0;
+  for (; a != 0; a <<= 1) {
+    if ((a & 0x80000000u) != 0) product ^= b;
+    b = (b >> 1) ^ ((b & 1) != 0 ? 0x82f63b78u : 0u);
+  }
+  return product;
+}
+
+// at[k] = x^(8 * 2^k): what 2^k bytes that follow do to a checksum.
+struct Crc32cPowers {
+  std::uint32_t at[64] = {};
+};
+
+constexpr Crc32cPowers crc32c_powers() {
+  Crc32cPowers powers;
+  powers.at[0] = 0x80000000u >> 8;
+  for (int k = 1; k < 64; ++k) powers.at[k] = crc32c_times(powers.at[k - 1], powers.at[k - 1]);
+  return powers;
+}
+
+// What a piece with checksum `crc` gives to the checksum of the whole when `bytes` bytes follow it.
+THINWIRE_HD constexpr std::uint32_t crc32c_shift(std::uint32_t crc, std::uint64_t bytes,
+                                                 const Crc32cPowers& powers) {
+  for (int k = 0; bytes != 0; ++k, bytes >>= 1) {
+    if ((bytes & 1) != 0) crc = crc32c_times(crc, powers.at[k]);
+  }
+  return crc;
+}
+
+}  // namespace thinwire
