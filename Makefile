@@ -12,20 +12,23 @@ SOURCES = $(shell git ls-files '*.cc' '*.h')
   mutate demo command-demo docs format lint clean
 help:
 	@echo "make build    build the library, the thinwire command and the tests (build/release)"
-	@echo "make test     all tests: release, ASan + UBSan, TSan, the Python package, a short run of every fuzzer,"
-	@echo "              the format of all sources; with CI=true clang-tidy on what the last commit changed"
-	@echo "make demo     train on real data over 4 workers and an emulated thin link: a table and a page of dense, topk, dgc"
+	@echo "make test     all tests: release, ASan + UBSan, TSan, the Python package, a short run of"
+	@echo "              every fuzzer, the format of all sources; with CI=true clang-tidy on what the"
+	@echo "              last commit changed"
+	@echo "make demo     train on real data over 4 workers and an emulated thin link: a table and a"
+	@echo "              page of dense, topk, dgc"
 	@echo "make bench    every benchmark, each row with its floor"
 	@echo "make fuzz     every fuzzer, RUNS executions each (default 10 million)"
-	@echo "make mutate   break one place of the library at a time and see whether a test notices (an hour)"
+	@echo "make mutate   break one place of the library at a time and see whether a test notices"
+	@echo "              (an hour)"
 	@echo "make docs     build the site (build/site) and check every link of it and of README.md"
 	@echo "make format   clang-format on all sources"
 	@echo "make lint     clang-format as a check, and clang-tidy"
 	@echo "make setup    what all of these do first: packages (as root), .venv, data"
 	@echo "make clean    remove build/"
 
-# System packages (when root); a virtual environment and the digits data, which need Python alone, so that both may go on
-# at a time. Each runs again when its script changes.
+# System packages (when root); a virtual environment and the digits data, which need Python alone,
+# so that both may go on at a time. Each runs again when its script changes.
 build/.python: scripts/setup
 	@scripts/setup python
 	@mkdir -p build && touch $@
@@ -39,28 +42,32 @@ packages: build/.packages
 environment: build/.environment
 setup: packages environment
 
-# `make build-asan` and so on for every preset; `make command` builds the thinwire command without the tests.
+# `make build-asan` and so on for every preset; `make command` builds the thinwire command without
+# the tests.
 build: build-release
 build-%: configure-%
 	@cmake --build --preset $* -j $(JOBS)
 command: configure-release
 	@cmake --build --preset release -j $(JOBS) --target thinwire_command
 .SECONDARY:
-CONFIGURE = @[ -f build/$*/build.ninja ] || cmake --preset $* >build/configure-$*.log || { cat build/configure-$*.log; exit 1; }
+CONFIGURE = @[ -f build/$*/build.ninja ] || cmake --preset $* >build/configure-$*.log || \
+  { cat build/configure-$*.log; exit 1; }
 configure-asan configure-tsan: configure-%: packages
 	$(CONFIGURE)
 configure-%: setup
 	$(CONFIGURE)
 
-# What failed runs once more, alone: a test that fails only beside others shows itself. It has failed all the same, and
-# what it said the first time ends the log.
+# What failed runs once more, alone: a test that fails only beside others shows itself. It has
+# failed all the same, and what it said the first time ends the log.
 FAILED_AGAIN = { log=build/$(or $*,release)/Testing/Temporary/LastTest.log; mv $$log $$log.first; \
-  ctest --preset $(or $*,release) --rerun-failed || :; echo "What the failed tests said at first:"; \
+  ctest --preset $(or $*,release) --rerun-failed || :; \
+  echo "What the failed tests said at first:"; \
   awk '/ Testing: /{block = ""} {block = block $$0 "\n"} /^Test Failed/{printf "%s", block}' \
     $$log.first | tail -n 80; exit 1; }
 
-# Several parts at a time: to install torch leaves a core idle, and so do tests that wait for time limits and for each
-# other. The longest parts start first. Each part's output comes as a whole, when it has ended.
+# Several parts at a time: to install torch leaves a core idle, and so do tests that wait for time
+# limits and for each other. The longest parts start first. Each part's output comes as a whole,
+# when it has ended.
 test:
 	@$(MAKE) --jobs 2 --output-sync=recurse environment build-asan build-tsan
 	@$(MAKE) build-release

@@ -2,7 +2,8 @@
 """ddp_overhead: what a link costs a DDP step, against plain DDP and PyTorch's own hooks, in one
 run.
 
-    PYTHONPATH=build/release/python .venv/bin/python bench/ddp_overhead.py [--model mlp|lstm|resnet50] [--workers 2] [--json F]
+    PYTHONPATH=build/release/python .venv/bin/python bench/ddp_overhead.py \\
+        [--model mlp|lstm|resnet50] [--workers 2] [--json F]
 
 All contenders live in the same workers, each with a model of its own, and take single steps in
 turn, each first as often as the others, so that whatever else the machine does meets them alike.
@@ -46,7 +47,8 @@ class Lstm(nn.Module):
 
 
 class Shapes(nn.Module):
-    """The parameters of ResNet-50 without its work: one product per weight, so that a step is mostly the exchange."""
+    """The parameters of ResNet-50 without its work: one product per weight, so that a step is
+    mostly the exchange."""
 
     def __init__(self):
         super().__init__()
@@ -154,7 +156,8 @@ def fastest(steps):
 
 
 def median_within(values):
-    """The median and its 95 % interval, from the binomial distribution of how many values lie below it."""
+    """The median and its 95 % interval, from the binomial distribution of how many values lie below
+    it."""
     values, middle, wide = sorted(values), (len(values) - 1) / 2, 0.98 * len(values) ** 0.5
     return (
         values[max(0, math.floor(middle - wide))],
@@ -190,7 +193,8 @@ def measured(names, rounds):
 
 def text_of(row):
     return (
-        f"x{row['ratio']:6.3f}  ({row['ratio_low']:.3f} to {row['ratio_high']:.3f})   fastest x{row['ratio_of_fastest']:6.3f}   "
+        f"x{row['ratio']:6.3f}  ({row['ratio_low']:.3f} to {row['ratio_high']:.3f})   fastest "
+        f"x{row['ratio_of_fastest']:6.3f}   "
         f"processor x{row['cpu_ratio']:6.3f}"
     )
 
@@ -198,7 +202,8 @@ def text_of(row):
 def show(options, rounds):
     rows = measured(options.contenders, rounds)
     print(
-        f"{options.model}, {options.workers} workers over Gloo, {options.rounds} rounds of {options.steps} steps; ratio to {options.contenders[0]}"
+        f"{options.model}, {options.workers} workers over Gloo, {options.rounds} rounds of "
+        f"{options.steps} steps; ratio to {options.contenders[0]}"
     )
     for row in rows:
         print(f"  {row['contender']:28} {1e3 * row['seconds_per_step']:9.3f} ms   {text_of(row)}")

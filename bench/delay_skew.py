@@ -63,7 +63,8 @@ def logits(weights, images):
 
 
 def batches(seed):
-    """Which images each worker has in each step [STEPS, WORKERS, BATCH], and the logarithm of its shares of the classes."""
+    """Which images each worker has in each step [STEPS, WORKERS, BATCH], and the logarithm of its
+    shares of the classes."""
     random = numpy.random.default_rng(seed + 77)
     labels = LABELS.cpu().numpy()
     owned = [[] for _ in range(WORKERS)]
@@ -111,7 +112,8 @@ class Synchronous:
 
 
 class FedAvg(Synchronous):
-    """With `control`, SCAFFOLD: the mean difference of a worker's gradients from everybody's in the rounds before is taken off."""
+    """With `control`, SCAFFOLD: the mean difference of a worker's gradients from everybody's in the
+    rounds before is taken off."""
 
     def __init__(self, local, control=False, **common):
         super().__init__(**common)
@@ -132,8 +134,9 @@ class FedAvg(Synchronous):
 
 
 class Delayed(Synchronous):
-    """`soft` with a fixed share. With `memory`, a worker takes `part` of its drift off what it makes at once: the mean difference
-    of its gradients from everybody's, in the rounds that have arrived. From the part `until` of the training on: synchronous."""
+    """`soft` with a fixed share. With `memory`, a worker takes `part` of its drift off what it
+    makes at once: the mean difference of its gradients from everybody's, in the rounds that have
+    arrived. From the part `until` of the training on: synchronous."""
 
     def __init__(self, delay, share=0.5, memory=0, part=1, until=1, **common):
         super().__init__(**common)
@@ -242,5 +245,6 @@ results = numpy.array([train(seed) for seed in seeds])
 print(f"{'accuracy, mean of the seeds':48}{'':>8}   against synchronous   each seed")
 for name, scores in zip(VARIANTS, results.T):
     print(
-        f"{name:48}{scores.mean():8.2f}{scores.mean() - results[:, 0].mean():+22.2f}   {' '.join(f'{score:.2f}' for score in scores)}"
+        f"{name:48}{scores.mean():8.2f}{scores.mean() - results[:, 0].mean():+22.2f}   "
+        f"{' '.join(f'{score:.2f}' for score in scores)}"
     )

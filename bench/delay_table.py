@@ -26,7 +26,10 @@ PARSER.add_argument("--methods", default="")
 PARSER.add_argument("--at-once", type=int, metavar="CORES")
 PARSER.add_argument("--json")
 OPTIONS = PARSER.parse_args()
-TASK = "--model cnn --data digits --workers 2 --threads 1 --batch 64 --lr 0.05 --momentum 0.5 --scheme dgc:density=0.01 --check-every 0"
+TASK = (
+    "--model cnn --data digits --workers 2 --threads 1 --batch 64 --lr 0.05 --momentum 0.5 "
+    "--scheme dgc:density=0.01 --check-every 0"
+)
 LATENCIES = ["0ms", "1ms", "20ms", "100ms", "200ms"]
 METHODS = [
     ("sync", "--delay 0"),
@@ -82,7 +85,8 @@ if OPTIONS.at_once:
     ]
     if len(SEATS[-1]) < OPTIONS.at_once:
         PARSER.error(
-            f"--at-once {OPTIONS.at_once} needs {OPTIONS.at_once * len(LATENCIES)} cores, there are {len(CORES)}"
+            f"--at-once {OPTIONS.at_once} needs {OPTIONS.at_once * len(LATENCIES)} cores, there "
+            f"are {len(CORES)}"
         )
 for number in range(OPTIONS.rounds):
     for name, flags in METHODS:

@@ -62,7 +62,8 @@ def fedavg_variance(momentum, local_steps):
 
 
 print(
-    "stable up to eta lambda    ledger      pull  share=0.5  share=1  share=0.4   deviation, flat    ledger    pull  share=0.5  share=1  FedAvg"
+    "stable up to eta lambda    ledger      pull  share=0.5  share=1  share=0.4   deviation, flat "
+    "   ledger    pull  share=0.5  share=1  FedAvg"
 )
 for momentum in (0, 0.5, 0.9):
     for delay in (5, 10, 20):

@@ -2,7 +2,8 @@
 """hook_shapes: the time of the hook alone, thinwire's against PyTorch's for the same reduction, on
 the shapes of real models.
 
-    PYTHONPATH=build/release/python .venv/bin/python bench/hook_shapes.py [--shapes lstm650 resnet50] [--workers 2] [--json F]
+    PYTHONPATH=build/release/python .venv/bin/python bench/hook_shapes.py \\
+        [--shapes lstm650 resnet50] [--workers 2] [--json F]
 
 A backward that computes nothing adds ready gradients to DDP's buckets, and there is no optimizer:
 the rest of a step is the hook. Contenders take single steps in turn (ddp_overhead.py); a ratio
@@ -97,7 +98,8 @@ def work(rank, options, shapes, scheme, port):
 def report(options, shapes, scheme, rows):
     theirs, ours = rows
     print(
-        f"  {shapes:10} {scheme:18} {1e3 * theirs['seconds_per_step']:9.2f} ms {1e3 * ours['seconds_per_step']:9.2f} ms   {text_of(ours)}",
+        f"  {shapes:10} {scheme:18} {1e3 * theirs['seconds_per_step']:9.2f} ms "
+        f"{1e3 * ours['seconds_per_step']:9.2f} ms   {text_of(ours)}",
         flush=True,
     )
     if options.json:
@@ -129,7 +131,8 @@ def main():
     parser.add_argument("--json", help="one line per row is added to it")
     options = parser.parse_args()
     print(
-        f"{options.workers} workers over Gloo, {options.rounds} rounds of {options.steps} steps: PyTorch's hook, thinwire, thinwire / PyTorch"
+        f"{options.workers} workers over Gloo, {options.rounds} rounds of {options.steps} steps: "
+        f"PyTorch's hook, thinwire, thinwire / PyTorch"
     )
     for shapes in options.shapes:
         for scheme in options.schemes:

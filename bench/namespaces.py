@@ -58,7 +58,8 @@ def missing() -> str:
 
 
 def kill_all_in(name: str) -> None:
-    """Every process of a namespace of ours, and theirs: a worker of torchrun leaves its session, but not its namespace."""
+    """Every process of a namespace of ours, and theirs: a worker of torchrun leaves its session,
+    but not its namespace."""
     for _ in range(100):
         pids = [int(pid) for pid in run(f"ip netns pids {name}").split()]
         if not pids:
@@ -99,7 +100,8 @@ class Network:
             for host, name in enumerate(self.names):
                 self._make(name)
                 run(
-                    f"ip -n {self._switch} link add port{host} type veth peer name {DEVICE} netns {name}"
+                    f"ip -n {self._switch} link add port{host} type veth peer name {DEVICE} netns "
+                    f"{name}"
                 )
                 run(f"ip -n {self._switch} link set port{host} master switch up")
                 run(f"ip -n {name} address add {self.address(host)}/24 dev {DEVICE}")
@@ -144,7 +146,8 @@ class Network:
     def start(
         self, host: int, command: list[str], environment: dict[str, str] | None = None, **options
     ) -> subprocess.Popen:
-        """A process on that host. In a session of its own: Ctrl-C is for the caller, whose with-block ends it."""
+        """A process on that host. In a session of its own: Ctrl-C is for the caller, whose with-
+        block ends it."""
         process = subprocess.Popen(
             ["ip", "netns", "exec", self.names[host], *command],
             start_new_session=True,

@@ -2,7 +2,8 @@
 """shaped_ddp: steps per second of DDP over a really thin wire: dense, PyTorch's own hooks and
 thinwire, in one run. Needs root.
 
-    sudo PYTHONPATH=build/release/python .venv/bin/python bench/shaped_ddp.py [--quick] [--links 100mbit 1gbit none] [--json F]
+    sudo PYTHONPATH=build/release/python .venv/bin/python bench/shaped_ddp.py \\
+        [--quick] [--links 100mbit 1gbit none] [--json F]
 
 Four workers in four network namespaces, whose links a token bucket (tc, tbf) limits in both
 directions; Gloo over the namespaces' own addresses. All contenders live in the same workers, each
@@ -184,7 +185,8 @@ class Workers:
         for rank, answer in enumerate(answers):
             if answer["void"] or not abs(answer["loss"]) < 1e4:
                 raise SystemExit(
-                    f"shaped_ddp: {name}, rank {rank}: expected a training, got a loss of {answer['loss']} and {answer['void']} void steps"
+                    f"shaped_ddp: {name}, rank {rank}: expected a training, got a loss of "
+                    f"{answer['loss']} and {answer['void']} void steps"
                 )
         return max(answer["seconds"] for answer in answers) / steps, statistics.mean(
             answer["bytes"] for answer in answers
@@ -195,7 +197,8 @@ class Workers:
         if not line:
             self.errors.seek(0)
             raise SystemExit(
-                f"shaped_ddp: {name}: rank {rank} ended; what the workers said last:\n{self.errors.read()[-3000:]}"
+                f"shaped_ddp: {name}: rank {rank} ended; what the workers said "
+                f"last:\n{self.errors.read()[-3000:]}"
             )
         return json.loads(line)
 
@@ -256,7 +259,8 @@ def lead(options):
     with tempfile.TemporaryFile("w+") as errors, Network(options.workers) as network:
         workers = Workers(network, options, errors)
         print(
-            f"LSTM language model, {options.workers} workers of one thread each, {options.batch} x {options.sequence} words per worker and step, "
+            f"LSTM language model, {options.workers} workers of one thread each, {options.batch} "
+            f"x {options.sequence} words per worker and step, "
             f"{options.rounds} rounds; load of this machine before: {os.getloadavg()[0]:.1f}",
             flush=True,
         )

@@ -1,5 +1,5 @@
-# The packages that are used where the machine has them. docs/dependencies.md explains what each is for
-# and what happens without it.
+# The packages that are used where the machine has them. docs/dependencies.md explains what each is
+# for and what happens without it.
 
 # Finds a package and makes its target visible everywhere, because a parent project that links
 # thinwire::core links it too.
@@ -34,9 +34,9 @@ if(THINWIRE_MPI)
   endif()
 endif()
 
-# torch comes from the project's virtual environment (scripts/setup), else from the machine's python3;
-# -DTorch_DIR=... overrides both. Python runs isolated (-I), because pip hides the environment's own
-# packages behind PYTHONPATH when it builds the Python package.
+# torch comes from the project's virtual environment (scripts/setup), else from the machine's
+# python3; -DTorch_DIR=... overrides both. Python runs isolated (-I), because pip hides the
+# environment's own packages behind PYTHONPATH when it builds the Python package.
 if(THINWIRE_TORCH)
   if(Python_EXECUTABLE)
     set(torch_python ${Python_EXECUTABLE})
@@ -57,7 +57,8 @@ if(THINWIRE_TORCH)
   elseif(NOT GLOO_INCLUDE_DIR)
     message(STATUS "gloo headers not found: no Gloo groups from C++, no thinwire train")
   endif()
-  # A torch with CUDA brings NCCL. Its header comes from the NCCL package, which pip puts beside torch.
+  # A torch with CUDA brings NCCL. Its header comes from the NCCL package, which pip puts beside
+  # torch.
   if(TARGET torch_cuda)
     find_path(NCCL_INCLUDE_DIR nccl.h HINTS ${TORCH_INSTALL_PREFIX}/../nvidia/nccl/include)
   endif()

@@ -1,6 +1,8 @@
 #!/usr/bin/env bash
-# run.sh: runs fuzz targets (all of them, or those named) for RUNS executions each, from a copy of the committed corpus.
-# Usage: [RUNS=10000000] [EXCHANGE_RUNS=RUNS/100] [MAX_LEN=96] [BUILD=build/asan] fuzz/run.sh [TARGET...]
+# run.sh: runs fuzz targets (all of them, or those named) for RUNS executions each, from a copy of
+# the committed corpus.
+# Usage: [RUNS=10000000] [EXCHANGE_RUNS=RUNS/100] [MAX_LEN=96] [BUILD=build/asan] fuzz/run.sh
+# [TARGET...]
 # fuzz_exchange runs whole trainings, which take milliseconds, and has a number of its own.
 # SPDX-License-Identifier: Apache-2.0
 set -euo pipefail
@@ -23,7 +25,8 @@ for target in "${targets[@]}"; do
   [ -d "fuzz/corpus/$target" ] && seeds=("fuzz/corpus/$target")
   more=(-runs="$runs")
   [ "$target" = fuzz_exchange ] && more=(-runs="$exchange_runs" -len_control=0 -timeout=120)
-  if ! "$programs/$target" "${more[@]}" -max_len="$max_len" -seed=1 -print_final_stats=1 -verbosity=0 \
+  if ! "$programs/$target" "${more[@]}" -max_len="$max_len" -seed=1 -print_final_stats=1 \
+    -verbosity=0 \
       -artifact_prefix="$work/" "$work/$target" "${seeds[@]}" >"$work/log" 2>&1; then
     cat "$work/log" >&2
     cp "$work"/*-* . 2>/dev/null || true

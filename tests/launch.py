@@ -1,7 +1,8 @@
 #!/usr/bin/env python3
-# launch.py: starts a program as the ranks of a job, as torchrun would; or lets mpirun do it. They meet at a port where rank
-# 0, which inherits the socket, already listens: nobody else can take it meanwhile. Without --expect every rank must end
-# well. With it, every rank but the culprit must end with an error that matches; mpirun as a whole must.
+# launch.py: starts a program as the ranks of a job, as torchrun would; or lets mpirun do it. They
+# meet at a port where rank 0, which inherits the socket, already listens: nobody else can take it
+# meanwhile. Without --expect every rank must end well. With it, every rank but the culprit must end
+# with an error that matches; mpirun as a whole must.
 # SPDX-License-Identifier: Apache-2.0
 import argparse
 import os
@@ -13,8 +14,8 @@ import tempfile
 import time
 
 
-# More ranks than cores are normal here, hence the settings for sharing them. Open MPI keeps memory until the process ends:
-# leaks are looked for in the other tests.
+# More ranks than cores are normal here, hence the settings for sharing them. Open MPI keeps memory
+# until the process ends: leaks are looked for in the other tests.
 MPI = dict(
     ASAN_OPTIONS="detect_leaks=0",
     OMPI_ALLOW_RUN_AS_ROOT="1",

@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# layers.sh: arrows between layers point one way. Prints every include that breaks the table in docs/design.md.
+# layers.sh: arrows between layers point one way. Prints every include that breaks the table in
+# docs/design.md.
 set -euo pipefail
 cd "$(dirname "$0")/../thinwire"
 declare -A may=(

@@ -1,5 +1,5 @@
-# Programs of several processes: compiled once, linked with each engine that is there (comm/ENGINE/engine.cc), started
-# by launch.py.
+# Programs of several processes: compiled once, linked with each engine that is there
+# (comm/ENGINE/engine.cc), started by launch.py.
 find_package(Python3 REQUIRED COMPONENTS Interpreter)
 set(launch ${Python3_EXECUTABLE} ${CMAKE_CURRENT_LIST_DIR}/launch.py)
 set(launch_mpi ${launch} --mpirun ${MPIEXEC_EXECUTABLE})
@@ -39,19 +39,22 @@ function(add_process_program name source)
   endforeach()
 endfunction()
 
-# add_process_test(name engine ranks program): all ranks must end well. Ranks spend much of their time waiting for each
-# other, so that two such tests at a time, on the few cores of a usual machine, end sooner than one after the other.
+# add_process_test(name engine ranks program): all ranks must end well. Ranks spend much of their
+# time waiting for each other, so that two such tests at a time, on the few cores of a usual
+# machine, end sooner than one after the other.
 function(add_process_test name engine ranks program)
-  add_test(NAME ${name} COMMAND ${launch_${engine}} --ranks ${ranks} --limit 110 $<TARGET_FILE:${program}>)
+  add_test(NAME ${name} COMMAND ${launch_${engine}} --ranks ${ranks} --limit 110
+    $<TARGET_FILE:${program}>)
   set_tests_properties(${name} PROPERTIES TIMEOUT 120 PROCESSORS 2 COST ${ranks})
 endfunction()
 
-# add_failure_test(name engine ranks culprit expected program scenario): every rank but the culprit must end
-# with a message that matches; under mpirun, which ends all with the first, one of them. Most of the time all sleep:
-# started first, beside others.
+# add_failure_test(name engine ranks culprit expected program scenario): every rank but the culprit
+# must end with a message that matches; under mpirun, which ends all with the first, one of them.
+# Most of the time all sleep: started first, beside others.
 function(add_failure_test name engine ranks culprit expected program scenario)
   set(name ${name}.${scenario}.${ranks}.${culprit})
-  add_test(NAME ${name} COMMAND ${launch_${engine}} --ranks ${ranks} --limit 60 --culprit ${culprit} --expect ${expected}
+  add_test(NAME ${name} COMMAND ${launch_${engine}} --ranks ${ranks} --limit 60 --culprit ${culprit}
+    --expect ${expected}
     $<TARGET_FILE:${program}> ${scenario} ${culprit})
   set_tests_properties(${name} PROPERTIES TIMEOUT 90 COST 10)
 endfunction()

@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
-# torch_reference.py: runs PyTorch's own communication hooks (PowerSGD, fp16, bf16) in DDP over two Gloo processes, and its topk, on
-# gradients that are a formula, and writes what came out to torch_reference.txt, which torch_reference_test.cc compares us with.
+# torch_reference.py: runs PyTorch's own communication hooks (PowerSGD, fp16, bf16) in DDP over two
+# Gloo processes, and its topk, on gradients that are a formula, and writes what came out to
+# torch_reference.txt, which torch_reference_test.cc compares us with.
 # Usage: .venv/bin/python tests/compress/torch_reference.py
 # SPDX-License-Identifier: Apache-2.0
 import os
@@ -31,8 +32,8 @@ def random_unit(seed, counter):  # thinwire/core/random.h
     return ((z ^ (z >> 31)) >> 40) * 2.0**-24
 
 
-# A drift of the given rank, the same in every step, under a little noise for each worker and step: stronger noise would let rounding
-# decide which way the iteration turns. In double, rounded once.
+# A drift of the given rank, the same in every step, under a little noise for each worker and step:
+# stronger noise would let rounding decide which way the iteration turns. In double, rounded once.
 def gradient(parameter, rank, step, terms):
     shape = list(SHAPES.values())[parameter]
     cols = max(1, torch.Size(shape).numel() // shape[0])
@@ -73,7 +74,8 @@ def average(model, rank, step, terms):
     model([gradient(i, rank, step, terms) for i in range(len(SHAPES))]).backward()
 
 
-# What the hook started from: it makes each Q orthonormal before it first uses it, in the order of the bucket, shape by shape.
+# What the hook started from: it makes each Q orthonormal before it first uses it, in the order of
+# the bucket, shape by shape.
 class FirstQ:
     def __init__(self, names):
         self.names, self.seen, self.real = names, {}, powerSGD_hook._orthogonalize

@@ -31,10 +31,12 @@ rows() { grep -c ' identical ' "$1" || true; }
 checksum() { awk '/ identical / { print $NF }' "$1"; }
 
 case_runs() {
-  mpi --steps 12 --scheme dense dgc:density=0.01,warmup=4 bf16 --json "$scratch/rows.json" >"$scratch/out"
+  mpi --steps 12 --scheme dense dgc:density=0.01,warmup=4 bf16 \
+    --json "$scratch/rows.json" >"$scratch/out"
   cat "$scratch/out"
   [ "$(rows "$scratch/out")" = 3 ] || fail "expected three rows with identical replicas"
-  [ "$(grep -c '"replicas_identical": true' "$scratch/rows.json")" = 3 ] || fail "expected three rows in the JSON file"
+  [ "$(grep -c '"replicas_identical": true' "$scratch/rows.json")" = 3 ] ||
+    fail "expected three rows in the JSON file"
   mpi --steps 4 --scheme dgc --link 1gbit,1ms >"$scratch/out"
   grep -q 'emulated' "$scratch/out" || fail "an emulated link is not labelled"
 }
@@ -47,12 +49,15 @@ case_resumes() {
     mpi --steps 20 --scheme "$scheme" --resume "$scratch/state" >"$scratch/second"
     echo "$scheme: $(checksum "$scratch/whole") at once, $(checksum "$scratch/second") in two halves"
     [ -n "$(checksum "$scratch/whole")" ] || fail "no checksum was printed"
-    [ "$(checksum "$scratch/whole")" != "$(checksum "$scratch/first")" ] || fail "$scheme: ten steps changed nothing"
-    [ "$(checksum "$scratch/whole")" = "$(checksum "$scratch/second")" ] || fail "$scheme: the resumed run differs"
+    [ "$(checksum "$scratch/whole")" != "$(checksum "$scratch/first")" ] ||
+      fail "$scheme: ten steps changed nothing"
+    [ "$(checksum "$scratch/whole")" = "$(checksum "$scratch/second")" ] ||
+      fail "$scheme: the resumed run differs"
   done
 }
 
-# expect TEXT FLAGS...: the program must refuse, and say TEXT. As one process, whose start takes a tenth of mpirun's.
+# expect TEXT FLAGS...: the program must refuse, and say TEXT. As one process, whose start takes a
+# tenth of mpirun's.
 alone() { "$program" --data "$data" "$@"; }
 expect() {
   local text=$1

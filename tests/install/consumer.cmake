@@ -1,5 +1,5 @@
-# consumer.cmake: installs to a fresh place, then configures, builds and runs the consumer, and checks
-# its output.
+# consumer.cmake: installs to a fresh place, then configures, builds and runs the consumer, and
+# checks its output.
 include(${CMAKE_CURRENT_LIST_DIR}/run.cmake)
 set(prefix ${SCRATCH}/prefix)
 set(work ${SCRATCH}/consumer)

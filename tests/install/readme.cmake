@@ -9,5 +9,6 @@ endif()
 string(REGEX REPLACE "\n  " "\n" snippet "// ${CMAKE_MATCH_1}")
 string(FIND "${page}" "${snippet}" at)
 if(at EQUAL -1)
-  message(FATAL_ERROR "docs/howto/cpp.md does not hold the lines of examples/consumer/main.cc:\n${snippet}")
+  message(FATAL_ERROR
+    "docs/howto/cpp.md does not hold the lines of examples/consumer/main.cc:\n${snippet}")
 endif()

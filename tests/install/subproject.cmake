@@ -1,6 +1,6 @@
-# subproject.cmake: inside another project thinwire brings only its library, and needs no GoogleTest.
-# Configures subproject/, checks its targets, and compiles the program. It does not build the library
-# again.
+# subproject.cmake: inside another project thinwire brings only its library, and needs no
+# GoogleTest. Configures subproject/, checks its targets, and compiles the program. It does not
+# build the library again.
 include(${CMAKE_CURRENT_LIST_DIR}/run.cmake)
 set(work ${SCRATCH}/subproject)
 file(REMOVE_RECURSE ${work})
