@@ -8,6 +8,12 @@
 //       inbox  = the collective that leg.reduction names
 //       status = compressor.decode(turn, inbox, average)
 //
+// On a device (Site::device) gradients, payloads, inboxes and averages lie in its memory, and
+// encode() and decode() only enqueue work on turn.stream: no call waits for the device. encode()
+// returns leg().bytes and leaves the length in turn.written; decode() returns ok and leaves what it
+// found in turn.verdict. All buckets of a step are encoded before the first is decoded. After the
+// last one conclude() ends the step of each bucket.
+//
 // dense, the casts and the sparse schemes have one round. terngrad (shared maximum, then values),
 // csc (norms, then chunks) and powersgd (P, then Q) have two. docs/notebook/design.md
 // explains each of them, on the CPU and on CUDA.
@@ -23,6 +29,7 @@
 #include "thinwire/core/device.h"
 #include "thinwire/core/state.h"
 #include "thinwire/core/status.h"
+#include "thinwire/core/verdict.h"
 #include "thinwire/core/view.h"
 
 namespace thinwire {
@@ -49,6 +56,11 @@ struct Turn {
   int round = 0;
   Stream stream;
   double squared_norm = 0;  // of this worker's gradient over all buckets; only with needs_norm()
+
+  // The rest is for devices only, and points to device memory.
+  Verdict* verdict = nullptr;        // of this step
+  std::uint64_t* written = nullptr;  // encode() of a gather writes its number of bytes there
+  const double* norm = nullptr;      // squared_norm
 };
 
 // The result of a collective. For sum and max it is one reduced payload; for gather and scatter one
@@ -112,6 +124,12 @@ class Compressor {
   // `gradient` is what was encoded. take_out() in kernels/limit.h does this element by element.
   virtual void forget(const Turn& turn, std::span<const float> /*gradient*/) { undo(turn); }
 
+  // On a device, in place of undo() and forget(): when the step's verdict is that it is not taken,
+  // takes it back and fills the gradient with `fill` (0 or NaN); else does nothing. decode() does
+  // not change the gradient of a rank that is not sound, because it is needed here.
+  virtual void conclude(const Turn&, TensorView /*gradient*/, float /*fill*/) {}
+
+  // On a device it waits for the work of turn.stream of the last call.
   virtual void visit_state(StateVisitor& visitor) = 0;
 };
 

@@ -1,0 +1,47 @@
+// buffer_nocuda.cc: host memory only.
+// SPDX-License-Identifier: Apache-2.0
+#include <cstring>
+#include <new>
+
+#include "thinwire/core/buffer.h"
+#include "thinwire/core/error.h"
+
+namespace thinwire {
+namespace {
+
+constexpr std::align_val_t alignment{64};
+
+[[noreturn]] void no_cuda() {
+  fail("this build of thinwire has no CUDA; build it where nvcc is found (-DTHINWIRE_CUDA=ON)");
+}
+
+}  // namespace
+
+// Nothing copies to or from a device here, so pinned memory is plain memory.
+Buffer::Buffer(Place place, std::size_t bytes, Device device)
+    : bytes_(bytes), place_(place), device_(device) {
+  if (place == Place::cuda) no_cuda();
+  if (bytes == 0) return;
+  data_ = ::operator new(bytes, alignment);
+  std::memset(data_, 0, bytes);
+}
+
+void Buffer::release() {
+  ::operator delete(data_, alignment);
+  data_ = nullptr;
+}
+
+bool has_cuda() { return false; }
+
+void copy_bytes(void*, const void*, std::size_t, Stream) { no_cuda(); }
+void zero_bytes(void*, std::size_t, Stream) { no_cuda(); }
+void synchronize(Stream) {}
+
+Event::Event(Device) { no_cuda(); }
+Event::~Event() = default;
+void Event::record(Stream) { no_cuda(); }
+void Event::hold_back(Stream) const { no_cuda(); }
+void Event::wait() const { no_cuda(); }
+bool Event::done() const { no_cuda(); }
+
+}  // namespace thinwire
