@@ -104,8 +104,8 @@ std::size_t SparseCompressor::encode(const Turn& turn, TensorView gradient, Byte
   const Plan now = plan(turn.step);
   scale_ = clip_scale(turn, gradient.f32());
   survivors_ = {};
-  sound_ = !std::isnan(scale_) &&
-           memory_.step(gradient.f32(), scale_, now.density, turn.step, survivors_);
+  // A scale of NaN makes every element one that the memory refuses.
+  sound_ = memory_.step(gradient.f32(), scale_, now.density, survivors_);
   if (!sound_) undo(turn);
   sent_ = survivors_.value;
   if (now.dense) return encode_dense(out);

@@ -43,8 +43,7 @@ class DgcMemory {
   // Adds scale * gradient to the memory and takes the survivors out. Returns false when an element
   // was beyond the limit (kernels/limit.h). The memory of such elements is unchanged, and the
   // caller must undo() the survivors.
-  bool step(std::span<const float> gradient, float scale, double density, std::uint64_t number,
-            Survivors& out);
+  bool step(std::span<const float> gradient, float scale, double density, Survivors& out);
 
   // `sent` is the value that receivers decode for each survivor. The residual keeps the difference.
   void settle(const Survivors& survivors, std::span<const float> sent);
@@ -68,8 +67,6 @@ class DgcMemory {
   };
   struct List;  // survivors of one thread's share
 
-  double estimate(const Segment& segment, const DgcRule& rule, std::span<const float> gradient,
-                  const Quota& quota, std::uint64_t number);
   bool sweep(Segment& segment, DgcRule rule, std::span<const float> gradient, const Quota& quota,
              Survivors& out);
   void restore(std::uint32_t index, float value, float velocity);
