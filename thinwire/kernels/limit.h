@@ -13,13 +13,15 @@
 #include <cstdint>
 #include <limits>
 
+#include "thinwire/core/cuda.h"
+
 namespace thinwire {
 
 // About 1.2e27: far above any useful gradient, and so far below the largest float that only 2^37
 // such elements add up to it.
 inline constexpr float gradient_limit = 0x1p90f;
 
-inline bool within_limit(float x) { return std::fabs(x) <= gradient_limit; }
+THINWIRE_HD inline bool within_limit(float x) { return std::fabs(x) <= gradient_limit; }
 
 // g + v, the input of a quantiser. It is infinite where g is beyond the limit, so that the scale of
 // its group becomes infinite and the group is refused.
@@ -39,8 +41,8 @@ bool all_within_limit_reference(const float* x, std::size_t count);
 //     nesterov   u' = m*(u + d), v' = v + (u' + d)
 enum class Accumulate : std::uint8_t { none, residual, momentum, nesterov };
 
-constexpr bool has_residual(Accumulate kind) { return kind != Accumulate::none; }
-constexpr bool has_momentum(Accumulate kind) {
+THINWIRE_HD constexpr bool has_residual(Accumulate kind) { return kind != Accumulate::none; }
+THINWIRE_HD constexpr bool has_momentum(Accumulate kind) {
   return kind == Accumulate::momentum || kind == Accumulate::nesterov;
 }
 
@@ -49,6 +51,18 @@ struct MemoryRule {
   Accumulate accumulate = Accumulate::momentum;
   float momentum = 0.9f;
 };
+
+// One element of take_out(): v without what was added for d, and with what was sent.
+THINWIRE_HD inline float without(Accumulate accumulate, float d, float sent, float u, float v) {
+  if (!within_limit(d)) return v;
+  const double added = accumulate == Accumulate::residual   ? d
+                       : accumulate == Accumulate::momentum ? u
+                                                            : u + d;
+  const double back = sent;
+  const double rest = v + back - added;
+  const double rounding = 0x1p-23 * (std::fabs(added) + std::fabs(back));
+  return std::fabs(rest) <= 2 * rounding ? 0.0f : static_cast<float>(rest);
+}
 
 // v += g where g is within the limit: a plain loop, for groups that were refused.
 void add_within_limit(const float* g, float* v, std::size_t count);

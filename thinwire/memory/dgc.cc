@@ -160,7 +160,7 @@ bool DgcMemory::sweep(Segment& segment, DgcRule rule, std::span<const float> gra
     for (List& list : lists_) list.filter(least, put_back);
     segment.threshold.value = magnitude_of(least);
   } else if (!options_.exact) {
-    segment.threshold.steer(total, quota);
+    segment.threshold.steer(total, quota.wanted);
   }
   for (const List& list : lists_) {
     const auto size = static_cast<std::ptrdiff_t>(list.size);

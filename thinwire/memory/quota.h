@@ -11,6 +11,8 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "thinwire/core/cuda.h"
+
 namespace thinwire {
 
 struct Quota {
@@ -25,8 +27,18 @@ struct Quota {
 struct Threshold {
   double value = 0;  // 0: unknown; every element but zeros passes
 
-  // Adapts the value after a pass in which `picked` elements passed it.
-  void steer(std::size_t picked, const Quota& quota);
+  // Adapts the value after a pass in which `picked` elements passed it, of `wanted`.
+  THINWIRE_HD void steer(std::size_t picked, std::size_t wanted) {
+    const double share = static_cast<double>(picked) / static_cast<double>(wanted);
+    if (share < 0.5) {
+      value = 0;
+      return;
+    }
+    // The gain is small, because everything above the threshold was just sent, and so the residual
+    // has an edge there. If the threshold rises by more than v moves in a step, nothing passes
+    // until the edge has caught up. With a gain of 0.25 a fifth of all steps left the band.
+    value *= 1 + 0.02 * (share - 1 < 1.0 ? share - 1 : 1.0);
+  }
 };
 
 }  // namespace thinwire

@@ -8,7 +8,7 @@
 
 #include "thinwire/core/crc32c.h"
 #include "thinwire/core/error.h"
-#include "thinwire/core/tile_lists.h"
+#include "thinwire/core/tile.h"
 #include "thinwire/wire/bits.h"
 
 namespace thinwire {

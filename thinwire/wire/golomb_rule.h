@@ -66,9 +66,11 @@ struct Golomb {
   Divider divide;
 };
 
-// Reads one gap. Refuses a quotient that no index of a chunk can have.
-THINWIRE_HD inline Status golomb_read(BitReader& reader, const Golomb& golomb, std::uint32_t extent,
-                                      std::uint64_t& gap) {
+// Reads one gap. Refuses a quotient that no index of a chunk can have. `Reader` is a BitReader, or
+// does the same in its own way.
+template <typename Reader>
+THINWIRE_HD Status golomb_read(Reader& reader, const Golomb& golomb, std::uint32_t extent,
+                               std::uint64_t& gap) {
   std::uint64_t word = reader.peek();
   std::uint64_t quotient = 0;
   while ((word & ((std::uint64_t{1} << 56) - 1)) == 0) {
@@ -80,7 +82,7 @@ THINWIRE_HD inline Status golomb_read(BitReader& reader, const Golomb& golomb, s
   const auto zeros = static_cast<unsigned>(std::countr_zero(word));
   quotient += zeros;
   reader.skip(zeros + 1);
-  word = zeros + 1 + golomb.low + 1 <= BitReader::most ? word >> (zeros + 1) : reader.peek();
+  word = zeros + 1 + golomb.low + 1 <= Reader::most ? word >> (zeros + 1) : reader.peek();
   const Golomb::Tail tail = golomb.tail(word);
   reader.skip(tail.bits);
   if (quotient > extent) return {Code::bad_value, "golomb: an index is outside its chunk"};

@@ -1,0 +1,490 @@
+// frame_decode.cu: the average of one frame per rank. A block per rank opens its frame and checks
+// it as a whole; a block per rank and chunk decodes a list of survivors; a block per tile adds the
+// lists in rank order, so that every rank rounds alike. Bytes are hostile: every length is checked
+// before it is used.
+// SPDX-License-Identifier: Apache-2.0
+#include "thinwire/core/tile.h"
+#include "thinwire/wire/elias_fano.h"
+#include "thinwire/wire/frame_device.cuh"
+#include "thinwire/wire/gap_rule.h"
+#include "thinwire/wire/golomb_rule.h"
+#include "thinwire/wire/value_rule.h"
+
+namespace thinwire {
+namespace {
+
+using namespace frame_device;
+
+constexpr std::uint32_t window_bytes = 4096;  // of a directory at a time
+constexpr std::uint32_t longest_entry = 11;   // two varints and a parameter
+
+struct DecodeArguments {
+  Layout layout;
+  const std::byte* slots;
+  std::size_t slot_bytes;
+  std::uint64_t most;  // survivors that a frame may have
+  std::uint32_t bucket, chunks, ranks;
+  std::size_t list;  // entries between the lists of two ranks
+  ChunkEntry* entries;
+  std::uint32_t* opened;  // per rank: 1 when its frame is sound and not skipped
+  std::uint32_t* indices;
+  float* values;
+  Verdict* verdict;
+
+  __device__ const std::uint32_t* slot(std::uint32_t rank) const {
+    return reinterpret_cast<const std::uint32_t*>(slots + rank * slot_bytes);
+  }
+  __device__ void accuse(Code code, std::uint32_t rank) const {
+    atomicCAS(reinterpret_cast<unsigned long long*>(&verdict->fault), 0ull,
+              static_cast<unsigned long long>(fault_of(code, rank, bucket)));
+  }
+};
+
+// A directory in shared memory, a window at a time; one thread reads it.
+struct Directory {
+  std::uint8_t window[window_bytes];
+  std::uint64_t base;  // byte of the frame where the window starts
+  std::uint64_t at;    // next byte to read
+  std::uint64_t body;  // bytes of the bodies so far
+  std::uint64_t survivors;
+  std::uint32_t chunk;
+  Code code;
+};
+
+__device__ Code read_varint(Directory& d, std::uint64_t end, std::uint64_t& value) {
+  value = 0;
+  for (unsigned i = 0; i < 5; ++i) {
+    if (d.at >= end) return Code::truncated;
+    const std::uint64_t byte = d.window[d.at++ - d.base];
+    value |= (byte & 0x7f) << (7 * i);
+    if (byte < 0x80) return byte == 0 && i > 0 ? Code::bad_value : Code::ok;
+  }
+  return Code::bad_value;
+}
+
+__device__ Code read_entry(const DecodeArguments& a, Directory& d, ChunkEntry& entry) {
+  std::uint64_t head = 0, bytes = 0;
+  if (const Code code = read_varint(d, a.slot_bytes, head); code != Code::ok) return code;
+  entry = {};
+  entry.first = static_cast<std::uint32_t>(d.survivors);
+  entry.body = d.body;
+  if (head == 0) return Code::ok;
+  if (head >> 2 == 0 || head >> 2 > chunk_extent(a.layout, d.chunk)) return Code::bad_value;
+  if ((head & 3) > static_cast<unsigned>(IndexCoder::gap)) return Code::bad_value;
+  if (d.at >= a.slot_bytes) return Code::truncated;
+  entry.parameter = d.window[d.at++ - d.base];
+  if (const Code code = read_varint(d, a.slot_bytes, bytes); code != Code::ok) return code;
+  entry.count = static_cast<std::uint32_t>(head >> 2);
+  entry.coder = static_cast<std::uint8_t>(head & 3);
+  entry.index_bytes = static_cast<std::uint32_t>(bytes);
+  const std::uint64_t left = a.slot_bytes - frame_header_bytes - d.body;
+  const std::uint64_t value_bytes = value_rule::bytes(a.layout.values, entry.count);
+  if (bytes > left || value_bytes > left - bytes) return Code::truncated;
+  d.body += bytes + value_bytes;
+  d.survivors += entry.count;
+  return d.survivors > a.most ? Code::mismatch : Code::ok;
+}
+
+// All threads; thread 0 reads.
+__device__ Code read_directory(const DecodeArguments& a, std::uint32_t rank, Directory& d,
+                               ChunkEntry* entries) {
+  if (threadIdx.x == 0) {
+    d.at = frame_header_bytes;
+    d.body = d.survivors = 0;
+    d.chunk = 0;
+    d.code = Code::ok;
+  }
+  __syncthreads();
+  while (d.code == Code::ok && d.chunk < a.chunks) {
+    if (threadIdx.x == 0) d.base = d.at;
+    __syncthreads();
+    for (std::uint32_t i = threadIdx.x; i < window_bytes; i += threads)
+      if (d.base + i < a.slot_bytes)
+        d.window[i] = static_cast<std::uint8_t>(byte_at(a.slot(rank), d.base + i));
+    __syncthreads();
+    if (threadIdx.x == 0) {
+      while (d.code == Code::ok && d.chunk < a.chunks &&
+             d.at - d.base + longest_entry <= window_bytes) {
+        ChunkEntry entry;
+        d.code = read_entry(a, d, entry);
+        entries[d.chunk++] = entry;
+      }
+    }
+    __syncthreads();
+  }
+  if (threadIdx.x == 0 && d.code == Code::ok && d.body > a.slot_bytes - d.at)
+    d.code = Code::truncated;
+  __syncthreads();
+  return d.code;
+}
+
+__device__ Code compare_header(const DecodeArguments& a, const std::uint32_t* frame, bool& skipped) {
+  const std::uint32_t* const expected = a.layout.header.words;
+  if ((frame[0] & 0xffffu) != (expected[0] & 0xffffu)) return Code::bad_magic;
+  if ((frame[0] >> 16 & 0xffu) != (expected[0] >> 16 & 0xffu)) return Code::bad_version;
+  if ((frame[1] & 0xffu) > 1) return Code::bad_value;
+  skipped = (frame[1] & 0xffu) == 1;
+  const bool same = frame[0] == expected[0] && frame[1] >> 8 == expected[1] >> 8 &&
+                    frame[2] == expected[2] && frame[3] == expected[3];
+  return same ? Code::ok : Code::mismatch;
+}
+
+__global__ void __launch_bounds__(threads) open_frames(const DecodeArguments a) {
+  __shared__ Directory directory;
+  const std::uint32_t rank = blockIdx.x;
+  const std::uint32_t* const frame = a.slot(rank);
+  ChunkEntry* const entries = a.entries + std::size_t{rank} * a.chunks;
+  bool skipped = false;
+  Code code = compare_header(a, frame, skipped);
+  std::uint64_t bodies = frame_header_bytes, length = frame_header_bytes;
+  if (code == Code::ok && !skipped) {
+    code = read_directory(a, rank, directory, entries);
+    bodies = directory.at;
+    length = directory.at + directory.body;
+  }
+  if (code == Code::ok && checksum(frame, length) != frame[crc_offset / 4]) code = Code::bad_checksum;
+  for (std::uint32_t c = threadIdx.x; code == Code::ok && !skipped && c < a.chunks; c += threads)
+    entries[c].body += bodies;
+  if (threadIdx.x != 0) return;
+  a.opened[rank] = code == Code::ok && !skipped ? 1 : 0;
+  if (code != Code::ok) {
+    a.accuse(code, rank);
+  } else if (skipped) {
+    a.verdict->skipped = 1;
+  }
+}
+
+// Reads bits of [start, end) of aligned words, and zeros behind them: a BitReader for words.
+class WordReader {
+ public:
+  static constexpr unsigned most = 57;
+
+  __device__ WordReader(const std::uint32_t* words, std::uint64_t start, std::uint64_t bits)
+      : words_(words), start_(start), bits_(bits) {}
+
+  __device__ std::uint64_t peek() const {
+    if (position_ >= bits_) return 0;
+    const std::uint64_t at = start_ + position_;
+    const std::uint64_t last = (start_ + bits_ - 1) >> 5;
+    const std::uint64_t word = at >> 5;
+    const unsigned shift = at & 31;
+    const std::uint32_t a = words_[word];
+    const std::uint32_t b = word < last ? words_[word + 1] : 0;
+    const std::uint32_t c = word + 1 < last ? words_[word + 2] : 0;
+    const std::uint64_t bits = std::uint64_t{__funnelshift_r(b, c, shift)} << 32 |
+                               __funnelshift_r(a, b, shift);
+    const std::uint64_t left = bits_ - position_;
+    return left < 64 ? bits & ((std::uint64_t{1} << left) - 1) : bits;
+  }
+  __device__ void skip(std::uint64_t count) { position_ += count; }
+  __device__ void seek(std::uint64_t position) { position_ = position; }
+  __device__ std::uint64_t position() const { return position_; }
+  __device__ bool overrun() const { return position_ > bits_; }
+
+ private:
+  const std::uint32_t* words_;
+  std::uint64_t start_, bits_;
+  std::uint64_t position_ = 0;
+};
+
+// Gaps of part of a chunk: how many, the sum of gap + 1, and where the next part starts.
+struct Part {
+  std::uint64_t end;
+  std::uint32_t count;
+  std::uint64_t sum;
+};
+
+// Reads gaps until a position behind `until`, or the end of the bits.
+__device__ Part read_part(WordReader reader, const Golomb& golomb, std::uint32_t extent,
+                          std::uint64_t from, std::uint64_t until, std::uint64_t bits) {
+  Part part{from, 0, 0};
+  reader.seek(from);
+  while (part.end < until) {
+    std::uint64_t gap = 0;
+    const Status status = golomb_read(reader, golomb, extent, gap);
+    if (reader.overrun()) return {bits + 1, part.count, part.sum};
+    if (!status.ok() || gap > extent) gap = extent;  // bad if it is ever asked for
+    part.end = reader.position();
+    part.sum += gap + 1;
+    ++part.count;
+  }
+  return part;
+}
+
+// Every thread takes a part of the bits. It does not know where its first code word starts, so it
+// guesses, and corrects itself when the thread before has found out. Code words fall into step
+// quickly; in any case the n-th part is right after n turns.
+__device__ Code decode_golomb(const WordReader& reader, std::uint64_t bits, const ChunkEntry& entry,
+                              std::uint32_t extent, std::uint32_t start, std::uint32_t* out) {
+  __shared__ std::uint64_t starts[threads + 1];
+  const std::uint64_t divisor = golomb_divisor(entry.parameter);
+  if (divisor == 0) return Code::bad_value;
+  const Golomb golomb(divisor);
+  const std::uint64_t each = max(std::uint64_t{64}, (bits + threads - 1) / threads);
+  const std::uint64_t until = min(bits, each * (threadIdx.x + 1));
+  std::uint64_t from = min(bits, each * threadIdx.x);
+  Part part = read_part(reader, golomb, extent, from, until, bits);
+  for (;;) {
+    starts[threadIdx.x + 1] = part.end;
+    if (threadIdx.x == 0) starts[0] = 0;
+    __syncthreads();
+    const std::uint64_t now = starts[threadIdx.x];
+    const bool moved = now != from;
+    if (!__syncthreads_or(moved)) break;
+    if (moved) {
+      from = now;
+      part = read_part(reader, golomb, extent, from, until, bits);
+    }
+  }
+  std::uint32_t all = 0;
+  std::uint64_t total = 0;
+  std::uint32_t rank = block_before(part.count, all);
+  std::uint64_t next = block_before(part.sum, total);
+  if (all < entry.count) return Code::truncated;
+  Code code = Code::ok;
+  WordReader mine = reader;
+  mine.seek(from);
+  for (; rank < entry.count && mine.position() < until; ++rank) {
+    std::uint64_t gap = 0;
+    const Status status = golomb_read(mine, golomb, extent, gap);
+    const std::uint64_t index = next + gap;
+    if (!status.ok() || gap > extent || index >= extent) code = Code::bad_value;
+    if (mine.overrun()) code = Code::truncated;
+    if (code != Code::ok) break;
+    out[rank] = start + static_cast<std::uint32_t>(index);
+    next = index + 1;
+    // Behind the last one only zeros to the end of a byte.
+    if (rank == entry.count - 1 &&
+        ((mine.position() + 7) / 8 != bits / 8 || mine.peek() != 0))
+      code = Code::bad_value;
+  }
+  return code;
+}
+
+__device__ Code decode_elias_fano(const WordReader& reader, std::uint64_t bits,
+                                  const ChunkEntry& entry, std::uint32_t extent,
+                                  std::uint32_t start, std::uint32_t* out) {
+  const unsigned low = entry.parameter;
+  if (low > most_low_bits) return Code::bad_value;
+  const std::uint64_t split = 8 * elias_fano_low_bytes(entry.count, low);
+  if (bits < split) return Code::truncated;
+  const std::uint64_t bitmap = bits - split;
+  // Every thread takes a part of the bitmap, in steps of 32 bits.
+  const std::uint64_t each = (bitmap / threads + 32) / 32 * 32;
+  const std::uint64_t from = min(bitmap, each * threadIdx.x), to = min(bitmap, from + each);
+  WordReader highs = reader, lows = reader;
+  const auto word_at = [&](std::uint64_t at) {
+    highs.seek(split + at);
+    const auto word = static_cast<std::uint32_t>(highs.peek());
+    return to - at < 32 ? word & ((1u << (to - at)) - 1) : word;
+  };
+  std::uint32_t mine = 0, all = 0;
+  for (std::uint64_t at = from; at < to; at += 32) mine += __popc(word_at(at));
+  std::uint32_t rank = block_before(mine, all);
+  if (all < entry.count) return Code::truncated;
+  if (all > entry.count) return Code::bad_value;
+  Code code = Code::ok;
+  const std::uint64_t mask = (std::uint64_t{1} << low) - 1, last_high = (extent - 1) >> low;
+  for (std::uint64_t at = from; at < to; at += 32) {
+    for (std::uint32_t word = word_at(at); word != 0; word &= word - 1, ++rank) {
+      const std::uint64_t position = at + static_cast<std::uint32_t>(__ffs(static_cast<int>(word))) - 1;
+      const std::uint64_t high = position - rank;
+      lows.seek(std::uint64_t{rank} * low);
+      const std::uint64_t index = high << low | (lows.peek() & mask);
+      if (high > last_high || index >= extent) {
+        code = Code::bad_value;
+        continue;
+      }
+      out[rank] = start + static_cast<std::uint32_t>(index);
+      if (rank == entry.count - 1 && position / 8 + 1 != bitmap / 8) code = Code::bad_value;
+    }
+  }
+  lows.seek(std::uint64_t{entry.count} * low);
+  const std::uint64_t padding = split - std::uint64_t{entry.count} * low;
+  if ((lows.peek() & ((std::uint64_t{1} << padding) - 1)) != 0) code = Code::bad_value;
+  if (__syncthreads_or(code != Code::ok)) return Code::bad_value;
+  for (std::uint32_t i = threadIdx.x + 1; i < entry.count; i += threads)
+    if (out[i] <= out[i - 1]) code = Code::bad_value;
+  return code;
+}
+
+__device__ Code decode_values(const DecodeArguments& a, const WordReader& reader,
+                              std::uint64_t bits, std::uint32_t count, float* out) {
+  using namespace value_rule;
+  const ValueCoder coder = a.layout.values;
+  WordReader mine = reader;
+  std::uint32_t header = 0;
+  if (const auto header_bits = 8 * header_bytes(coder); header_bits > 0)
+    header = static_cast<std::uint32_t>(mine.peek() & ((std::uint64_t{1} << header_bits) - 1));
+  const std::uint32_t lo = header & 0xffffu, hi = header >> 16;
+  const bool levels = coder == ValueCoder::log8 || coder == ValueCoder::log4;
+  if (levels && (lo > hi || hi > largest_bf16)) return Code::bad_value;
+  if (coder == ValueCoder::sign && (header == 0 || header > largest_bf16)) return Code::bad_value;
+  const std::uint64_t each = code_bits(coder), start = 8 * header_bytes(coder);
+  const LogScale scale(levels ? lo : 0, levels ? hi : 0, coder == ValueCoder::log8 ? 7 : 3);
+  Code code = Code::ok;
+  for (std::uint32_t i = threadIdx.x; i < count; i += threads) {
+    mine.seek(start + each * i);
+    const auto word =
+        static_cast<std::uint32_t>(mine.peek() & ((std::uint64_t{1} << each) - 1));
+    float value = 0;
+    switch (coder) {
+      case ValueCoder::f32:
+        value = float_of(word);
+        if ((word & ~sign_bit) >= infinity) code = Code::bad_value;
+        break;
+      case ValueCoder::f16:
+        value = F16::to(static_cast<std::uint16_t>(word));
+        if ((word & 0x7fffu) > F16::largest) code = Code::bad_value;
+        break;
+      case ValueCoder::bf16:
+        value = Bf16::to(static_cast<std::uint16_t>(word));
+        if ((word & 0x7fffu) > Bf16::largest) code = Code::bad_value;
+        break;
+      case ValueCoder::log8:
+      case ValueCoder::log4:
+        value = scale.value(word);
+        break;
+      case ValueCoder::sign:
+        value = float_of(word << 31 | header << 16);
+        break;
+    }
+    out[i] = value;
+  }
+  mine.seek(start + each * count);
+  if (mine.position() < bits && mine.peek() != 0) code = Code::bad_value;
+  return code;
+}
+
+__global__ void __launch_bounds__(threads) decode_chunks(const DecodeArguments a) {
+  const std::uint32_t chunk = blockIdx.x % a.chunks, rank = blockIdx.x / a.chunks;
+  if (a.opened[rank] == 0) return;
+  const ChunkEntry entry = a.entries[std::size_t{rank} * a.chunks + chunk];
+  if (entry.count == 0) return;
+  const std::uint32_t extent = chunk_extent(a.layout, chunk);
+  const auto start = static_cast<std::uint32_t>(std::uint64_t{chunk} << a.layout.chunk_log2);
+  std::uint32_t* const indices = a.indices + rank * a.list + entry.first;
+  float* const values = a.values + rank * a.list + entry.first;
+  const std::uint64_t index_bits = std::uint64_t{8} * entry.index_bytes;
+  const std::uint64_t value_bits = 8 * value_rule::bytes(a.layout.values, entry.count);
+  const WordReader index_reader(a.slot(rank), 8 * entry.body, index_bits);
+  Code code = Code::ok;
+  switch (static_cast<IndexCoder>(entry.coder)) {
+    case IndexCoder::golomb:
+      code = decode_golomb(index_reader, index_bits, entry, extent, start, indices);
+      break;
+    case IndexCoder::elias_fano:
+      code = decode_elias_fano(index_reader, index_bits, entry, extent, start, indices);
+      break;
+    case IndexCoder::gap:
+      if (threadIdx.x == 0) {  // one thread: each bit depends on those before
+        const auto* bytes = reinterpret_cast<const std::byte*>(a.slot(rank)) + entry.body;
+        code = gap_rule::decode(entry.parameter, {bytes, entry.index_bytes}, extent,
+                                {indices, entry.count})
+                   .code;
+        if (code == Code::ok)
+          for (std::uint32_t i = 0; i < entry.count; ++i) indices[i] += start;
+      }
+      break;
+  }
+  const WordReader value_reader(a.slot(rank), 8 * (entry.body + entry.index_bytes), value_bits);
+  const Code of_values = decode_values(a, value_reader, value_bits, entry.count, values);
+  if (code == Code::ok) code = of_values;
+  if (code != Code::ok) a.accuse(code, rank);
+}
+
+// The first of the chunk's survivors of a rank at or behind an element.
+__device__ std::uint32_t first_from(const std::uint32_t* indices, std::uint32_t count,
+                                    std::uint64_t element) {
+  std::uint32_t from = 0, to = count;
+  while (from < to) {
+    const std::uint32_t middle = from + (to - from) / 2;
+    if (indices[middle] < element) {
+      from = middle + 1;
+    } else {
+      to = middle;
+    }
+  }
+  return from;
+}
+
+constexpr std::uint32_t most_ranks_at_once = threads / 2;
+
+template <typename E>
+__global__ void __launch_bounds__(threads)
+    average_tiles(const DecodeArguments a, float share, typename E::Type* average, bool vectors) {
+  __shared__ float sums[tile_elements];
+  __shared__ std::uint32_t bounds[2 * most_ranks_at_once];
+  // Another bucket's fault does not matter here: conclude() comes after all of them.
+  const Verdict verdict = *a.verdict;
+  if (verdict.void_step() || verdict.unsound != 0) return;
+  const std::uint64_t start = std::uint64_t{blockIdx.x} << tile_log2;
+  const std::uint32_t chunk = static_cast<std::uint32_t>(start >> a.layout.chunk_log2);
+  const auto count = static_cast<std::uint32_t>(
+      min(std::uint64_t{tile_elements}, a.layout.elements - start));
+  for (std::uint32_t i = threadIdx.x; i < tile_elements; i += threads) sums[i] = 0;
+  for (std::uint32_t base = 0; base < a.ranks; base += most_ranks_at_once) {
+    const std::uint32_t now = min(a.ranks - base, most_ranks_at_once);
+    __syncthreads();
+    if (threadIdx.x < 2 * now) {
+      const std::uint32_t rank = base + threadIdx.x / 2;
+      const ChunkEntry entry = a.entries[std::size_t{rank} * a.chunks + chunk];
+      const std::uint64_t element = start + (threadIdx.x % 2 == 0 ? 0 : tile_elements);
+      bounds[threadIdx.x] =
+          entry.first +
+          first_from(a.indices + rank * a.list + entry.first, entry.count, element);
+    }
+    for (std::uint32_t r = 0; r < now; ++r) {
+      __syncthreads();
+      const std::size_t list = (base + r) * a.list;
+      for (std::uint32_t i = bounds[2 * r] + threadIdx.x; i < bounds[2 * r + 1]; i += threads)
+        sums[a.indices[list + i] - start] += a.values[list + i] * share;
+    }
+  }
+  __syncthreads();
+  average += start;
+  for (std::uint32_t i = 4 * threadIdx.x; i < count; i += 4 * threads) {
+    if (vectors && i + 4 <= count) {
+      E::store4(average + i, sums + i);
+    } else {
+      for (std::uint32_t k = i; k < min(count, i + 4); ++k) E::store(average + k, sums[k]);
+    }
+  }
+}
+
+}  // namespace
+
+void FrameCuda::decode(const FrameHeader& header, ConstBytes slots, std::size_t slot_bytes,
+                       int ranks, std::size_t most, TensorView average, Verdict* verdict,
+                       Stream stream) const {
+  DecodeArguments a{};
+  a.layout = layout_of(header);
+  a.slots = slots.data();
+  a.slot_bytes = slot_bytes;
+  a.most = most;
+  a.bucket = header.bucket;
+  a.chunks = a.layout.chunks;
+  a.ranks = static_cast<std::uint32_t>(ranks);
+  a.list = survivors_;
+  a.entries = entries_.as<ChunkEntry>();
+  a.opened = opened_.as<std::uint32_t>();
+  a.indices = indices_.as<std::uint32_t>();
+  a.values = values_.as<float>();
+  a.verdict = verdict;
+  const cudaStream_t on = cuda_stream(stream);
+  open_frames<<<a.ranks, threads, 0, on>>>(a);
+  check_launch("open_frames");
+  if (average.count == 0) return;
+  decode_chunks<<<a.ranks * a.chunks, threads, 0, on>>>(a);
+  check_launch("decode_chunks");
+  const auto tiles = static_cast<unsigned>((average.count + tile_elements - 1) >> tile_log2);
+  with_element(average.dtype, "sparse", [&]<typename E>(E) {
+    using Type = typename E::Type;
+    auto* data = static_cast<Type*>(average.data);
+    const bool vectors = reinterpret_cast<std::uintptr_t>(data) % (4 * sizeof(Type)) == 0;
+    average_tiles<E><<<tiles, threads, 0, on>>>(a, 1.0f / static_cast<float>(ranks), data, vectors);
+  });
+  check_launch("average_tiles");
+}
+
+}  // namespace thinwire
