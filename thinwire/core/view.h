@@ -72,7 +72,7 @@ struct Site {
   int world = 1;
   bool sums = true;   // false: the exchange cannot fall back to a dense sum; only frames travel
   bool sends = true;  // false: the compressor only decodes, so it needs no memory
-  Device device;      // where gradients, memory and payloads are
+  Device device{};    // where gradients, memory and payloads are
 };
 
 }  // namespace thinwire
