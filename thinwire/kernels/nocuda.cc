@@ -1,0 +1,19 @@
+// nocuda.cc: the kernels of a GPU in a build without CUDA: each one says so.
+// SPDX-License-Identifier: Apache-2.0
+#include "thinwire/core/error.h"
+#include "thinwire/kernels/cast.h"
+
+namespace thinwire {
+namespace {
+
+[[noreturn]] void no_cuda() {
+  fail("this build of thinwire has no CUDA; build it where nvcc is found (-DTHINWIRE_CUDA=ON)");
+}
+
+}  // namespace
+
+void cast_cuda(DType, const void*, DType, void*, std::size_t, float, Verdict*, Stream) {
+  no_cuda();
+}
+
+}  // namespace thinwire
