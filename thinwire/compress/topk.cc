@@ -21,7 +21,7 @@ std::unique_ptr<Compressor> make(const Options& options, const Bucket& bucket, c
   settings.scheme = id;
   read_sparse_options(options, settings);
   settings.memory.accumulate = options.flag("feedback") ? Accumulate::residual : Accumulate::none;
-  return std::make_unique<SparseCompressor>(settings, bucket, site);
+  return make_sparse(settings, bucket, site);
 }
 
 }  // namespace

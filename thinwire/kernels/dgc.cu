@@ -4,6 +4,7 @@
 #include <bit>
 #include <limits>
 
+#include "thinwire/core/element.h"
 #include "thinwire/core/launch.cuh"
 #include "thinwire/core/tile.h"
 #include "thinwire/kernels/dgc_rule.h"
@@ -29,15 +30,18 @@ struct Values {
 };
 
 template <typename E>
-__device__ void load(const typename E::Type* from, int count, bool vectors, Values& out) {
+__device__ void load(const typename E::Stored* from, int count, bool vectors, Values& out) {
 #pragma unroll
   for (int f = 0; f < fours; ++f) {
     const int at = 4 * (f * threads + static_cast<int>(threadIdx.x));
     if (vectors && at + 4 <= count) {
-      E::load4(from + at, out.at + 4 * f);
+      const auto four = load_four(from, static_cast<std::size_t>(at / 4));
+#pragma unroll
+      for (int k = 0; k < 4; ++k) out.at[4 * f + k] = E::widen(four.at[k]);
     } else {
 #pragma unroll
-      for (int k = 0; k < 4; ++k) out.at[4 * f + k] = at + k < count ? E::load(from + at + k) : 0;
+      for (int k = 0; k < 4; ++k)
+        out.at[4 * f + k] = at + k < count ? E::widen(from[at + k]) : 0.0f;
     }
   }
 }
@@ -47,7 +51,10 @@ __device__ void store(float* to, int count, bool vectors, const Values& values) 
   for (int f = 0; f < fours; ++f) {
     const int at = 4 * (f * threads + static_cast<int>(threadIdx.x));
     if (vectors && at + 4 <= count) {
-      Element<DType::f32>::store4(to + at, values.at + 4 * f);
+      Four<float> four;
+#pragma unroll
+      for (int k = 0; k < 4; ++k) four.at[k] = values.at[4 * f + k];
+      store_four(to, static_cast<std::size_t>(at / 4), four);
     } else {
 #pragma unroll
       for (int k = 0; k < 4; ++k)
@@ -94,7 +101,7 @@ __device__ void take_room(const DgcDevice& on, const DgcTile& tile, Places& plac
 }
 
 template <typename E, Accumulate accumulate>
-__global__ void __launch_bounds__(threads) take_in(const DgcDevice on, const typename E::Type* gradient,
+__global__ void __launch_bounds__(threads) take_in(const DgcDevice on, const typename E::Stored* gradient,
                                                     bool vectors, Verdict* verdict) {
   __shared__ Places places;
   constexpr bool has_u = has_momentum(accumulate), has_v = has_residual(accumulate);
@@ -164,7 +171,7 @@ __global__ void __launch_bounds__(threads) take_in(const DgcDevice on, const typ
 // limit, the gradient leaves again, as take_out() in limit.h does it.
 template <typename E>
 __global__ void __launch_bounds__(threads)
-    conclude(const DgcDevice on, typename E::Type* gradient, float fill, const Verdict* verdict) {
+    conclude(const DgcDevice on, typename E::Stored* gradient, float fill, const Verdict* verdict) {
   if (!verdict->void_step()) return;
   const DgcTile tile = on.tiles[blockIdx.x];
   const std::uint32_t from = on.offset[blockIdx.x], to = on.offset[blockIdx.x + 1];
@@ -179,13 +186,58 @@ __global__ void __launch_bounds__(threads)
   for (unsigned i = threadIdx.x; i < tile.count; i += threads) {
     const std::uint32_t at = tile.first + i;
     if (forget && on.v != nullptr) {
-      const float d = scale * E::load(gradient + at);
+      const float d = scale * E::widen(gradient[at]);
       on.v[at] = without(on.accumulate, d, 0.0f, on.u == nullptr ? 0.0f : on.u[at], on.v[at]);
       if (on.u != nullptr) on.u[at] = 0;
     }
-    E::store(gradient + at, fill);
+    gradient[at] = E::narrow(fill);
   }
   if (forget && threadIdx.x == 0) on.segments[tile.segment].threshold.value = 0;
+}
+
+__global__ void clip(float* scale, const double* squared_norm, double limit) {
+  *scale = clip_factor(*squared_norm, limit);
+}
+
+// The frame's kernels (wire/frame_encode.cu) do the same in theirs: order the survivors, put them
+// back where nothing is sent, and reset the counters.
+__global__ void __launch_bounds__(threads) scatter(const DgcDevice on, float* out) {
+  const TileRange range = on.table[blockIdx.x];
+  const bool unsound = on.counters->unsound != 0;
+  for (std::uint32_t k = threadIdx.x; k < range.count; k += threads) {
+    const std::uint32_t from = range.first + k, to = on.offset[blockIdx.x] + k;
+    const std::uint32_t index = on.pool.index[from];
+    const float value = on.pool.value[from];
+    const float velocity = on.u == nullptr ? 0.0f : on.pool.velocity[from];
+    on.ordered.index[to] = index;
+    on.ordered.value[to] = value;
+    if (on.u != nullptr) on.ordered.velocity[to] = velocity;
+    if (!unsound) {
+      out[index] = value;
+    } else {
+      if (on.v != nullptr) on.v[index] = value;
+      if (on.u != nullptr) on.u[index] = velocity;
+    }
+  }
+  if (unsound && blockIdx.x == 0 && threadIdx.x == 0)
+    out[0] = std::numeric_limits<float>::quiet_NaN();
+}
+
+__global__ void reset(const DgcDevice on) {
+  if (threadIdx.x == 0) *on.counters = {};
+  for (std::uint32_t s = threadIdx.x; s < on.segment_count; s += blockDim.x)
+    on.segments[s].passed = 0;
+}
+
+template <typename E>
+__global__ void average_dense(const float* sum, float share, typename E::Stored* average,
+                              std::size_t count, Verdict* verdict) {
+  const bool write = verdict->unsound == 0;  // else the gradient is still needed
+  for (std::size_t i = thread_index(); i < count; i += thread_count()) {
+    const float value = sum[i] * share;
+    if (!is_finite(value)) verdict->skipped = 1;
+    if (write) average[i] = E::narrow(value);
+  }
 }
 
 bool aligned(const void* data, std::size_t bytes) {
@@ -196,12 +248,13 @@ bool aligned(const void* data, std::size_t bytes) {
 
 void dgc_take_in(const DgcDevice& on, TensorView gradient, Verdict* verdict, Stream stream) {
   if (on.tile_count == 0) return;
-  with_element(gradient.dtype, "dgc", [&]<typename E>(E) {
-    using Type = typename E::Type;
+  with_element(gradient.dtype, "dgc", [&](auto element) {
+    using E = decltype(element);
+    using Type = typename E::Stored;
     const auto* data = static_cast<const Type*>(gradient.data);
     const bool vectors = aligned(data, 4 * sizeof(Type));
     const auto launch = [&](auto kernel) {
-      kernel<<<on.tile_count, threads, 0, cuda_stream(stream)>>>(on, data, vectors, verdict);
+      kernel<<<on.tile_count, threads, 0, handle_of(stream)>>>(on, data, vectors, verdict);
     };
     switch (on.accumulate) {
       case Accumulate::none:
@@ -217,12 +270,36 @@ void dgc_take_in(const DgcDevice& on, TensorView gradient, Verdict* verdict, Str
   check_launch("dgc_take_in");
 }
 
+void dgc_clip(const DgcDevice& on, const double* squared_norm, double limit, Stream stream) {
+  clip<<<1, 1, 0, handle_of(stream)>>>(on.scale, squared_norm, limit);
+  check_launch("dgc_clip");
+}
+
+void dgc_scatter(const DgcDevice& on, float* out, Stream stream) {
+  zero_bytes(out, std::size_t{on.elements} * sizeof(float), stream);
+  scatter<<<on.tile_count, threads, 0, handle_of(stream)>>>(on, out);
+  check_launch("dgc_scatter");
+  reset<<<1, threads, 0, handle_of(stream)>>>(on);
+  check_launch("dgc_scatter, reset");
+}
+
+void dgc_average(const float* sum, float share, TensorView average, Verdict* verdict,
+                 Stream stream) {
+  with_element(average.dtype, "dgc", [&](auto element) {
+    using E = decltype(element);
+    average_dense<E><<<blocks_for(average.count), block_threads, 0, handle_of(stream)>>>(
+        sum, share, static_cast<typename E::Stored*>(average.data), average.count, verdict);
+  });
+  check_launch("dgc_average");
+}
+
 void dgc_conclude(const DgcDevice& on, TensorView gradient, float fill, const Verdict* verdict,
                   Stream stream) {
   if (on.tile_count == 0) return;
-  with_element(gradient.dtype, "dgc", [&]<typename E>(E) {
-    conclude<E><<<on.tile_count, threads, 0, cuda_stream(stream)>>>(
-        on, static_cast<typename E::Type*>(gradient.data), fill, verdict);
+  with_element(gradient.dtype, "dgc", [&](auto element) {
+    using E = decltype(element);
+    conclude<E><<<on.tile_count, threads, 0, handle_of(stream)>>>(
+        on, static_cast<typename E::Stored*>(gradient.data), fill, verdict);
   });
   check_launch("dgc_conclude");
 }

@@ -79,9 +79,11 @@ DgcMemory::DgcMemory(const Bucket& bucket, const DgcMemoryOptions& options)
 
 DgcMemory::~DgcMemory() = default;
 
-std::size_t DgcMemory::most(double density) const {
+std::size_t most_survivors(const Bucket& bucket, const DgcMemoryOptions& options, double density) {
+  if (!options.per_layer) return Quota::of(bucket.elements(), density).most;
   std::size_t sum = 0;
-  for (const Segment& segment : segments_) sum += Quota::of(segment.count, density).most;
+  for (const Parameter& parameter : bucket.parameters)
+    sum += Quota::of(parameter.count, density).most;
   return sum;
 }
 

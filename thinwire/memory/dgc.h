@@ -23,6 +23,9 @@ struct DgcMemoryOptions {
   bool mask = true;        // factor masking: sent elements lose their momentum
 };
 
+// The largest number of survivors of a step at this density: the sum of the quotas' caps.
+std::size_t most_survivors(const Bucket& bucket, const DgcMemoryOptions& options, double density);
+
 // The survivors of a step, in ascending order of index.
 struct Survivors {
   std::vector<std::uint32_t> index;
@@ -36,9 +39,6 @@ class DgcMemory {
  public:
   DgcMemory(const Bucket& bucket, const DgcMemoryOptions& options);
   ~DgcMemory();
-
-  // The largest number of survivors of a step at this density: the sum of the quotas' caps.
-  std::size_t most(double density) const;
 
   // Adds scale * gradient to the memory and takes the survivors out. Returns false when an element
   // was beyond the limit (kernels/limit.h). The memory of such elements is unchanged, and the

@@ -97,17 +97,11 @@ DgcCudaMemory::DgcCudaMemory(const Bucket& bucket, const DgcMemoryOptions& optio
   on_.v = v_.as<float>();
 }
 
-std::size_t DgcCudaMemory::most(double density) const {
-  std::size_t sum = 0;
-  for (const Span& span : spans_) sum += Quota::of(span.count, density).most;
-  return sum;
-}
-
 void DgcCudaMemory::prepare(double density, Stream stream) {
   if (density == density_) return;
   density_ = density;
   for (DgcSegment& segment : segments_) segment.threshold.value = 0;
-  const std::size_t most_now = most(density);
+  const std::size_t most_now = most_survivors(bucket_, options_, density);
   const std::size_t capacity = std::min<std::size_t>(bucket_.elements(), 2 * most_now + spare_entries);
   const bool velocity = has_momentum(options_.accumulate);
   // Work on the old buffers may still run.

@@ -87,8 +87,6 @@ class DgcCudaMemory {
  public:
   DgcCudaMemory(const Bucket& bucket, const DgcMemoryOptions& options, Device device);
 
-  std::size_t most(double density) const;
-
   // Makes room for the survivors of this density, and sets the quotas. When the density changes it
   // uploads them and may allocate; otherwise it does nothing.
   void prepare(double density, Stream stream);
@@ -126,6 +124,13 @@ class DgcCudaMemory {
 // The kernels (dgc.cu, select.cu).
 void dgc_take_in(const DgcDevice& on, TensorView gradient, Verdict* verdict, Stream stream);
 void dgc_select(const DgcDevice& on, TensorView gradient, Stream stream);
+// The factor of the gradient, from its squared norm: clip_factor().
+void dgc_clip(const DgcDevice& on, const double* squared_norm, double limit, Stream stream);
+// After select(): the survivors as a dense array `out`, or a NaN in its first element where the
+// gradient is beyond the limit.
+void dgc_scatter(const DgcDevice& on, float* out, Stream stream);
+// From the sum of such arrays to the average. A sum that is not finite skips the step.
+void dgc_average(const float* sum, float share, TensorView average, Verdict* verdict, Stream stream);
 void dgc_conclude(const DgcDevice& on, TensorView gradient, float fill, const Verdict* verdict,
                   Stream stream);
 

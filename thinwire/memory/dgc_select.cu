@@ -9,6 +9,7 @@
 #include <map>
 #include <mutex>
 
+#include "thinwire/core/element.h"
 #include "thinwire/core/launch.cuh"
 #include "thinwire/core/tile.h"
 #include "thinwire/kernels/limit.h"
@@ -16,6 +17,10 @@
 
 namespace thinwire {
 namespace {
+
+void check_cuda(cudaError_t error, const char* what) {
+  if (error != cudaSuccess) fail("cuda, ", what, ": ", cudaGetErrorString(error));
+}
 
 constexpr int threads = 1024;
 constexpr int warps = threads / 32;
@@ -37,9 +42,9 @@ __device__ std::uint32_t magnitude_of(float value) { return __float_as_uint(valu
 
 // Whether an element of an unlisted tile passed; its v is still in the memory, or in the gradient.
 template <typename E>
-__device__ bool passed(const DgcDevice& on, const typename E::Type* gradient, std::uint32_t threshold,
+__device__ bool passed(const DgcDevice& on, const typename E::Stored* gradient, std::uint32_t threshold,
                        std::uint32_t at, float& value) {
-  const float d = *on.scale * E::load(gradient + at);
+  const float d = *on.scale * E::widen(gradient[at]);
   value = on.v == nullptr ? d : on.v[at];
   return within_limit(d) && magnitude_of(value) >= threshold;
 }
@@ -47,7 +52,7 @@ __device__ bool passed(const DgcDevice& on, const typename E::Type* gradient, st
 // Calls see(magnitude) for every element of the segment that passed, shared out over all warps.
 template <typename E, typename See>
 __device__ void for_each_passed(const DgcDevice& on, const DgcSegment& segment,
-                                const typename E::Type* gradient, std::uint32_t threshold,
+                                const typename E::Stored* gradient, std::uint32_t threshold,
                                 const See& see) {
   const std::uint32_t lane = threadIdx.x % 32;
   const std::uint32_t warp = blockIdx.x * warps + threadIdx.x / 32, step = gridDim.x * warps;
@@ -134,7 +139,7 @@ __device__ void prune_listed(const DgcDevice& on, std::uint32_t t, const Keep& k
 
 // One warp: takes what stays out of the memory, into the reserve of the pool.
 template <typename E>
-__device__ void take_unlisted(const DgcDevice& on, std::uint32_t t, const typename E::Type* gradient,
+__device__ void take_unlisted(const DgcDevice& on, std::uint32_t t, const typename E::Stored* gradient,
                               std::uint32_t threshold, const Keep& keep) {
   const std::uint32_t lane = threadIdx.x % 32;
   const DgcTile tile = on.tiles[t];
@@ -196,7 +201,7 @@ __device__ std::uint32_t threshold_of(const DgcDevice& on, const DgcSegment& seg
 // All warps: the tiles' ranges in the pool become those of what stays.
 template <typename E>
 __device__ void settle_tiles(const DgcDevice& on, const DgcSegment& segment,
-                             const typename E::Type* gradient, const Keep& keep) {
+                             const typename E::Stored* gradient, const Keep& keep) {
   const std::uint32_t threshold = threshold_of(on, segment);
   const std::uint32_t warp = blockIdx.x * warps + threadIdx.x / 32;
   for (std::uint32_t i = warp; i < segment.tiles; i += gridDim.x * warps) {
@@ -212,7 +217,7 @@ __device__ void settle_tiles(const DgcDevice& on, const DgcSegment& segment,
 // All blocks: exactly the `wanted` largest of the segment stay.
 template <typename E>
 __device__ std::uint32_t select_exactly(const DgcDevice& on, const DgcSegment& segment,
-                                        const typename E::Type* gradient, Shared& shared) {
+                                        const typename E::Stored* gradient, Shared& shared) {
   auto grid = cooperative_groups::this_grid();
   const std::uint32_t threshold = threshold_of(on, segment);
   std::uint32_t prefix = 0, rank = segment.wanted;
@@ -285,7 +290,7 @@ __device__ void place_tiles(const DgcDevice& on, Shared& shared) {
 
 template <typename E>
 __global__ void __launch_bounds__(threads) select(const DgcDevice on,
-                                                   const typename E::Type* gradient) {
+                                                   const typename E::Stored* gradient) {
   __shared__ Shared shared;
   // All blocks go the same way, because they read what the pass has left.
   const bool full = on.counters->pooled > on.capacity;
@@ -333,15 +338,16 @@ int blocks_at_once(Kernel kernel) {
 
 void dgc_select(const DgcDevice& on, TensorView gradient, Stream stream) {
   if (on.tile_count == 0) return;
-  with_element(gradient.dtype, "dgc", [&]<typename E>(E) {
-    const auto* data = static_cast<const typename E::Type*>(gradient.data);
+  with_element(gradient.dtype, "dgc", [&](auto element) {
+    using E = decltype(element);
+    const auto* data = static_cast<const typename E::Stored*>(gradient.data);
     DgcDevice argument = on;
     void* arguments[] = {&argument, static_cast<void*>(&data)};
     // A block more than there are tiles for would find nothing to do.
     const auto wanted = static_cast<int>((on.tile_count + warps - 1) / warps);
     const int blocks = std::min(blocks_at_once(select<E>), wanted);
     check_cuda(cudaLaunchCooperativeKernel(reinterpret_cast<const void*>(&select<E>), dim3(blocks),
-                                           dim3(threads), arguments, 0, cuda_stream(stream)),
+                                           dim3(threads), arguments, 0, handle_of(stream)),
                "dgc_select");
   });
 }

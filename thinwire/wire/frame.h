@@ -55,6 +55,11 @@ void seal_frame(const FrameHeader& header, Bytes frame);
 // Whether the CRC of the frame is right. `frame` has exactly the length of the frame.
 bool checksum_holds(ConstBytes frame);
 
+// The same without the CRC.
+void write_frame_header(const FrameHeader& header, Bytes frame);
+// The number of chunks of a sparse frame.
+std::size_t frame_chunks(const FrameHeader& header);
+
 // The survivors of one bucket: indices ascending, one value each.
 struct Sparse {
   std::vector<std::uint32_t> indices;

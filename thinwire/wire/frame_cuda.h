@@ -62,9 +62,4 @@ class FrameCuda {
   Buffer plans_, scratch_, state_, entries_, opened_, indices_, values_;
 };
 
-// The number of chunks of a frame.
-std::size_t frame_chunks(const FrameHeader& header);
-// The first 20 bytes of a frame, without its checksum.
-void write_frame_header(const FrameHeader& header, Bytes out);
-
 }  // namespace thinwire

@@ -412,7 +412,7 @@ constexpr std::uint32_t most_ranks_at_once = threads / 2;
 
 template <typename E>
 __global__ void __launch_bounds__(threads)
-    average_tiles(const DecodeArguments a, float share, typename E::Type* average, bool vectors) {
+    average_tiles(const DecodeArguments a, float share, typename E::Stored* average, bool vectors) {
   __shared__ float sums[tile_elements];
   __shared__ std::uint32_t bounds[2 * most_ranks_at_once];
   // Another bucket's fault does not matter here: conclude() comes after all of them.
@@ -445,9 +445,11 @@ __global__ void __launch_bounds__(threads)
   average += start;
   for (std::uint32_t i = 4 * threadIdx.x; i < count; i += 4 * threads) {
     if (vectors && i + 4 <= count) {
-      E::store4(average + i, sums + i);
+      store_four(average, i / 4,
+                 Four<typename E::Stored>{E::narrow(sums[i]), E::narrow(sums[i + 1]),
+                                          E::narrow(sums[i + 2]), E::narrow(sums[i + 3])});
     } else {
-      for (std::uint32_t k = i; k < min(count, i + 4); ++k) E::store(average + k, sums[k]);
+      for (std::uint32_t k = i; k < min(count, i + 4); ++k) average[k] = E::narrow(sums[k]);
     }
   }
 }
@@ -471,15 +473,16 @@ void FrameCuda::decode(const FrameHeader& header, ConstBytes slots, std::size_t 
   a.indices = indices_.as<std::uint32_t>();
   a.values = values_.as<float>();
   a.verdict = verdict;
-  const cudaStream_t on = cuda_stream(stream);
+  const cudaStream_t on = handle_of(stream);
   open_frames<<<a.ranks, threads, 0, on>>>(a);
   check_launch("open_frames");
   if (average.count == 0) return;
   decode_chunks<<<a.ranks * a.chunks, threads, 0, on>>>(a);
   check_launch("decode_chunks");
   const auto tiles = static_cast<unsigned>((average.count + tile_elements - 1) >> tile_log2);
-  with_element(average.dtype, "sparse", [&]<typename E>(E) {
-    using Type = typename E::Type;
+  with_element(average.dtype, "sparse", [&](auto element) {
+    using E = decltype(element);
+    using Type = typename E::Stored;
     auto* data = static_cast<Type*>(average.data);
     const bool vectors = reinterpret_cast<std::uintptr_t>(data) % (4 * sizeof(Type)) == 0;
     average_tiles<E><<<tiles, threads, 0, on>>>(a, 1.0f / static_cast<float>(ranks), data, vectors);

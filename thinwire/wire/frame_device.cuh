@@ -7,6 +7,7 @@
 #include <cub/block/block_scan.cuh>
 
 #include "thinwire/core/crc32c_rule.h"
+#include "thinwire/core/element.h"
 #include "thinwire/core/launch.cuh"
 #include "thinwire/wire/frame_cuda.h"
 

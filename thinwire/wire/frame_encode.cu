@@ -391,9 +391,9 @@ void FrameCuda::encode(const FrameHeader& header, IndexChoice choice, const DgcD
   a.room = out.size() / sizeof(std::uint32_t);
   a.written = written;
   const unsigned blocks = std::max(1u, a.layout.chunks);
-  plan_chunks<<<blocks, threads, 0, cuda_stream(stream)>>>(a);
+  plan_chunks<<<blocks, threads, 0, handle_of(stream)>>>(a);
   check_launch("plan_chunks");
-  write_chunks<<<blocks, threads, 0, cuda_stream(stream)>>>(a);
+  write_chunks<<<blocks, threads, 0, handle_of(stream)>>>(a);
   check_launch("write_chunks");
 }
 
