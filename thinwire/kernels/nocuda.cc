@@ -2,6 +2,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "thinwire/core/error.h"
 #include "thinwire/kernels/cast.h"
+#include "thinwire/kernels/norm.h"
 
 namespace thinwire {
 namespace {
@@ -15,5 +16,8 @@ namespace {
 void cast_cuda(DType, const void*, DType, void*, std::size_t, float, Verdict*, Stream) {
   no_cuda();
 }
+
+void squared_norm_cuda(DType, const void*, std::size_t, double*, double*, Stream) { no_cuda(); }
+void add_norms_cuda(const double*, std::size_t, double*, Stream) { no_cuda(); }
 
 }  // namespace thinwire
