@@ -13,6 +13,7 @@
 #include "tests/gradients.h"
 #include "thinwire/compress/registry.h"
 #include "thinwire/kernels/norm.h"
+#include "thinwire/wire/frame.h"
 
 namespace thinwire {
 namespace {
@@ -47,6 +48,25 @@ std::string difference(const State& a, const State& b) {
                std::to_string(y[i]);
   }
   return a.size() == b.size() ? "" : "another number of entries";
+}
+
+// How two frames differ, for a message.
+std::string difference(std::span<const std::byte> cpu, std::span<const std::byte> gpu_frame) {
+  std::string text;
+  for (const auto bytes : {cpu, gpu_frame}) {
+    FrameHeader header;
+    std::vector<ChunkInfo> chunks;
+    std::size_t used = 0;
+    const Status status = read_directory(bytes, header, chunks, used);
+    text += std::string(status.what) + ", " + std::to_string(used) + " bytes, chunks:";
+    for (const ChunkInfo& chunk : chunks)
+      text += " " + std::to_string(chunk.count) + "/" + std::to_string(chunk.indices.parameter) +
+              "/" + std::to_string(chunk.indices.bytes);
+    text += "; ";
+  }
+  std::size_t at = 20;  // the checksum differs anyway
+  while (at < cpu.size() && at < gpu_frame.size() && cpu[at] == gpu_frame[at]) ++at;
+  return text + "first at byte " + std::to_string(at);
 }
 
 // The ranks of a job on the CPU and, beside each, its twin on the GPU.
@@ -92,11 +112,8 @@ class Twins {
       if (leg.reduction == Reduction::gather) {
         EXPECT_EQ(written.download(stream_)[0], bytes) << "rank " << r << ", step " << number_;
         EXPECT_TRUE(bytes <= got.size() && std::memcmp(got.data(), out.data(), bytes) == 0)
-            << "frame of rank " << r << ", step " << number_ << " differs at byte "
-            << std::mismatch(out.begin(), out.begin() + static_cast<std::ptrdiff_t>(bytes),
-                             got.begin())
-                       .first -
-                   out.begin();
+            << "frame of rank " << r << ", step " << number_ << ": "
+            << difference(std::span(out).first(bytes), got);
         std::memcpy(slots.data() + r * leg.bytes, out.data(), bytes);
         copy_bytes(device_slots.data() + r * device_leg.bytes, got.data(), got.size(), stream_);
         synchronize(stream_);
