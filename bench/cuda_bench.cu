@@ -164,8 +164,10 @@ int main(int argc, char** argv) {
     const char* name;
     std::size_t count;
   };
-  const Size sizes[] = {{"ResNet-50", 25'557'032}, {"AlexNet", 61'100'840},
-                        {"VGG-16", 138'357'544},   {"1e9", 1'000'000'000}};
+  const Size sizes[] = {{"ResNet-50", 25'557'032},
+                        {"AlexNet", 61'100'840},
+                        {"VGG-16", 138'357'544},
+                        {"1e9", 1'000'000'000}};
   struct Case {
     const char* config;
     double bytes;  // per element that encoding must move, without the gradient

@@ -202,8 +202,8 @@ class SparseTwins : public testing::OnDevice {
     for (int step = 0; step < steps; ++step) {
       std::vector<std::vector<float>> gradients;
       for (int rank = 0; rank < ranks; ++rank)
-        gradients.push_back(gradient(shape, bucket.elements(),
-                                     static_cast<std::uint64_t>(100 * step + rank)));
+        gradients.push_back(
+            gradient(shape, bucket.elements(), static_cast<std::uint64_t>(100 * step + rank)));
       twins.step(gradients);
       if (HasFailure()) return;
     }
@@ -243,7 +243,8 @@ TEST_F(SparseTwins, AllShapes) {
 
 TEST_F(SparseTwins, UnalignedGradients) {
   for (const char* config : {configs[0], configs[9]})
-    for (const std::size_t offset : {1u, 2u, 3u}) run(config, layers(30'000), 2, 3, Shape::heavy, offset);
+    for (const std::size_t offset : {1u, 2u, 3u})
+      run(config, layers(30'000), 2, 3, Shape::heavy, offset);
 }
 
 TEST_F(SparseTwins, ManyRanks) { run(configs[0], layers(10'000), 9, 3, Shape::heavy); }

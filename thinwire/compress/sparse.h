@@ -66,9 +66,7 @@ class SparseCompressor final : public Compressor {
   void visit_state(StateVisitor& visitor) override;
 
  private:
-  SparsePlan plan(std::uint64_t step) const {
-    return plan_sparse(settings_, bucket_, site_, step);
-  }
+  SparsePlan plan(std::uint64_t step) const { return plan_sparse(settings_, bucket_, site_, step); }
 
   float clip_scale(const Turn& turn, std::span<const float> gradient) const;
   std::size_t encode_dense(Bytes out) const;

@@ -85,8 +85,8 @@ class SparseCudaCompressor final : public Compressor {
     const SparsePlan now = plan_sparse(settings_, bucket_, site_, turn.step);
     memory_.prepare(now.density, turn.stream);
     if (!now.dense)
-      frame_.prepare(frame_chunks(now.header), now.most, rounded_up(now.bound), site_.world,
-                     site_.device, turn.stream);
+      frame_.prepare(now.header, now.most, rounded_up(now.bound), site_.world, site_.device,
+                     turn.stream);
     return now;
   }
 

@@ -101,8 +101,9 @@ __device__ void take_room(const DgcDevice& on, const DgcTile& tile, Places& plac
 }
 
 template <typename E, Accumulate accumulate>
-__global__ void __launch_bounds__(threads) take_in(const DgcDevice on, const typename E::Stored* gradient,
-                                                    bool vectors, Verdict* verdict) {
+__global__ void __launch_bounds__(threads)
+    take_in(const DgcDevice on, const typename E::Stored* gradient, bool vectors,
+            Verdict* verdict) {
   __shared__ Places places;
   constexpr bool has_u = has_momentum(accumulate), has_v = has_residual(accumulate);
   const DgcTile tile = on.tiles[blockIdx.x];
@@ -127,8 +128,8 @@ __global__ void __launch_bounds__(threads) take_in(const DgcDevice on, const typ
       bad = true;
       continue;
     }
-    const DgcPair now = dgc_advance(accumulate, on.momentum, d,
-                                    {has_u ? u.at[i] : 0, has_v ? v.at[i] : 0});
+    const DgcPair now =
+        dgc_advance(accumulate, on.momentum, d, {has_u ? u.at[i] : 0, has_v ? v.at[i] : 0});
     if (has_u) u.at[i] = now.u;
     v.at[i] = now.v;
     if (fabsf(now.v) >= threshold) survives |= 1u << i;

@@ -102,7 +102,8 @@ void DgcCudaMemory::prepare(double density, Stream stream) {
   density_ = density;
   for (DgcSegment& segment : segments_) segment.threshold.value = 0;
   const std::size_t most_now = most_survivors(bucket_, options_, density);
-  const std::size_t capacity = std::min<std::size_t>(bucket_.elements(), 2 * most_now + spare_entries);
+  const std::size_t capacity =
+      std::min<std::size_t>(bucket_.elements(), 2 * most_now + spare_entries);
   const bool velocity = has_momentum(options_.accumulate);
   // Work on the old buffers may still run.
   synchronize(stream);

@@ -130,7 +130,8 @@ void dgc_clip(const DgcDevice& on, const double* squared_norm, double limit, Str
 // gradient is beyond the limit.
 void dgc_scatter(const DgcDevice& on, float* out, Stream stream);
 // From the sum of such arrays to the average. A sum that is not finite skips the step.
-void dgc_average(const float* sum, float share, TensorView average, Verdict* verdict, Stream stream);
+void dgc_average(const float* sum, float share, TensorView average, Verdict* verdict,
+                 Stream stream);
 void dgc_conclude(const DgcDevice& on, TensorView gradient, float fill, const Verdict* verdict,
                   Stream stream);
 

@@ -42,8 +42,8 @@ __device__ std::uint32_t magnitude_of(float value) { return __float_as_uint(valu
 
 // Whether an element of an unlisted tile passed; its v is still in the memory, or in the gradient.
 template <typename E>
-__device__ bool passed(const DgcDevice& on, const typename E::Stored* gradient, std::uint32_t threshold,
-                       std::uint32_t at, float& value) {
+__device__ bool passed(const DgcDevice& on, const typename E::Stored* gradient,
+                       std::uint32_t threshold, std::uint32_t at, float& value) {
   const float d = *on.scale * E::widen(gradient[at]);
   value = on.v == nullptr ? d : on.v[at];
   return within_limit(d) && magnitude_of(value) >= threshold;
@@ -139,8 +139,9 @@ __device__ void prune_listed(const DgcDevice& on, std::uint32_t t, const Keep& k
 
 // One warp: takes what stays out of the memory, into the reserve of the pool.
 template <typename E>
-__device__ void take_unlisted(const DgcDevice& on, std::uint32_t t, const typename E::Stored* gradient,
-                              std::uint32_t threshold, const Keep& keep) {
+__device__ void take_unlisted(const DgcDevice& on, std::uint32_t t,
+                              const typename E::Stored* gradient, std::uint32_t threshold,
+                              const Keep& keep) {
   const std::uint32_t lane = threadIdx.x % 32;
   const DgcTile tile = on.tiles[t];
   std::uint32_t first = 0, kept = 0;
@@ -154,8 +155,7 @@ __device__ void take_unlisted(const DgcDevice& on, std::uint32_t t, const typena
     for (std::uint32_t k = 0; k < tile.count; k += 32) {
       float value = 0;
       const std::uint32_t at = tile.first + k + lane;
-      const bool valid =
-          k + lane < tile.count && passed<E>(on, gradient, threshold, at, value);
+      const bool valid = k + lane < tile.count && passed<E>(on, gradient, threshold, at, value);
       const bool stays = keep(on, t, valid, magnitude_of(value), ties);
       const std::uint32_t staying = __ballot_sync(~0u, stays);
       if (stays && !counting) {
@@ -228,7 +228,8 @@ __device__ std::uint32_t select_exactly(const DgcDevice& on, const DgcSegment& s
     const int shift = shift_of(round);
     const int above = round == 0 ? 31 : shift_of(round - 1);
     for_each_passed<E>(on, segment, gradient, threshold, [&](std::uint32_t, std::uint32_t m) {
-      if (m >> above == prefix) atomicAdd(&shared.histogram[(m >> shift) & (round == 0 ? 2047 : 1023)], 1);
+      if (m >> above == prefix)
+        atomicAdd(&shared.histogram[(m >> shift) & (round == 0 ? 2047 : 1023)], 1);
     });
     __syncthreads();
     for (int i = static_cast<int>(threadIdx.x); i < bins; i += threads)
@@ -257,7 +258,8 @@ __device__ std::uint32_t select_exactly(const DgcDevice& on, const DgcSegment& s
   settle_tiles<E>(on, segment, gradient, keep);
   grid.sync();
   if (blockIdx.x == 0)
-    for (int i = static_cast<int>(threadIdx.x); i < rounds * bins; i += threads) on.histogram[i] = 0;
+    for (int i = static_cast<int>(threadIdx.x); i < rounds * bins; i += threads)
+      on.histogram[i] = 0;
   grid.sync();  // before another segment counts
   return prefix;
 }
@@ -289,8 +291,8 @@ __device__ void place_tiles(const DgcDevice& on, Shared& shared) {
 }
 
 template <typename E>
-__global__ void __launch_bounds__(threads) select(const DgcDevice on,
-                                                   const typename E::Stored* gradient) {
+__global__ void __launch_bounds__(threads)
+    select(const DgcDevice on, const typename E::Stored* gradient) {
   __shared__ Shared shared;
   // All blocks go the same way, because they read what the pass has left.
   const bool full = on.counters->pooled > on.capacity;
@@ -326,7 +328,8 @@ int blocks_at_once(Kernel kernel) {
   int& blocks = known[device];
   if (blocks == 0) {
     int each = 0, processors = 0;
-    check_cuda(cudaOccupancyMaxActiveBlocksPerMultiprocessor(&each, kernel, threads, 0), "occupancy");
+    check_cuda(cudaOccupancyMaxActiveBlocksPerMultiprocessor(&each, kernel, threads, 0),
+               "occupancy");
     check_cuda(cudaDeviceGetAttribute(&processors, cudaDevAttrMultiProcessorCount, device),
                "processors");
     blocks = each > 0 ? processors : 0;

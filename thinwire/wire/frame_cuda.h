@@ -37,11 +37,19 @@ struct ChunkEntry {
   std::uint64_t body = 0;  // where its body starts in the frame
 };
 
-// Memory for frames of up to `survivors` and `chunks`, for writing and for reading `ranks` frames.
+// A frame whose directory was read.
+struct OpenedFrame {
+  std::uint32_t sound = 0;  // 1: its chunks may be decoded
+  std::uint32_t crc = 0;    // the checksum so far; 0 when all of it was seen and it is right
+  std::uint64_t length = 0;
+};
+
+// Writes and reads the frames of one bucket, and owns the memory for it.
 class FrameCuda {
  public:
-  // Makes room; does nothing where there is enough.
-  void prepare(std::size_t chunks, std::size_t survivors, std::size_t bound, int ranks,
+  // Makes room for frames like this one, with up to `survivors` and `bound` bytes, for writing and
+  // for reading `ranks` of them. Does nothing where there is enough.
+  void prepare(const FrameHeader& header, std::size_t survivors, std::size_t bound, int ranks,
                Device device, Stream stream);
 
   // Writes the frame of the last step of `memory` into `out`, and its length into *written. The
@@ -57,9 +65,9 @@ class FrameCuda {
               std::size_t most, TensorView average, Verdict* verdict, Stream stream) const;
 
  private:
-  std::size_t chunks_ = 0, survivors_ = 0, bound_ = 0;
+  std::size_t chunks_ = 0, survivors_ = 0, bound_ = 0, tiles_ = 0;
   int ranks_ = 0;
-  Buffer plans_, scratch_, state_, entries_, opened_, indices_, values_;
+  Buffer plans_, scratch_, state_, entries_, opened_, tile_first_, indices_, values_;
 };
 
 }  // namespace thinwire

@@ -1,6 +1,7 @@
-// frame_decode.cu: the average of one frame per rank. A block per rank opens its frame and checks
-// it as a whole; a block per rank and chunk decodes a list of survivors; a block per tile adds the
-// lists in rank order, so that every rank rounds alike. Bytes are hostile: every length is checked
+// frame_decode.cu: the average of one frame per rank. A block per rank opens its frame; a block per
+// rank and chunk decodes a list of survivors and its part of the checksum, and the last of them
+// compares the checksums; a block per tile adds the lists in rank order, so that every rank rounds
+// alike. Bytes are hostile: every length is checked
 // before it is used.
 // SPDX-License-Identifier: Apache-2.0
 #include "thinwire/core/tile.h"
@@ -26,7 +27,10 @@ struct DecodeArguments {
   std::uint32_t bucket, chunks, ranks;
   std::size_t list;  // entries between the lists of two ranks
   ChunkEntry* entries;
-  std::uint32_t* opened;  // per rank: 1 when its frame is sound and not skipped
+  OpenedFrame* opened;        // per rank
+  std::uint32_t* done;        // blocks that have decoded
+  std::uint32_t* tile_first;  // per rank and tile: the first of the survivors in its list
+  std::uint32_t tiles;
   std::uint32_t* indices;
   float* values;
   Verdict* verdict;
@@ -118,7 +122,8 @@ __device__ Code read_directory(const DecodeArguments& a, std::uint32_t rank, Dir
   return d.code;
 }
 
-__device__ Code compare_header(const DecodeArguments& a, const std::uint32_t* frame, bool& skipped) {
+__device__ Code compare_header(const DecodeArguments& a, const std::uint32_t* frame,
+                               bool& skipped) {
   const std::uint32_t* const expected = a.layout.header.words;
   if ((frame[0] & 0xffffu) != (expected[0] & 0xffffu)) return Code::bad_magic;
   if ((frame[0] >> 16 & 0xffu) != (expected[0] >> 16 & 0xffu)) return Code::bad_version;
@@ -131,6 +136,8 @@ __device__ Code compare_header(const DecodeArguments& a, const std::uint32_t* fr
 
 __global__ void __launch_bounds__(threads) open_frames(const DecodeArguments a) {
   __shared__ Directory directory;
+  __shared__ CrcTable table;
+  table.make();
   const std::uint32_t rank = blockIdx.x;
   const std::uint32_t* const frame = a.slot(rank);
   ChunkEntry* const entries = a.entries + std::size_t{rank} * a.chunks;
@@ -142,11 +149,17 @@ __global__ void __launch_bounds__(threads) open_frames(const DecodeArguments a) 
     bodies = directory.at;
     length = directory.at + directory.body;
   }
-  if (code == Code::ok && checksum(frame, length) != frame[crc_offset / 4]) code = Code::bad_checksum;
+  std::uint32_t crc = 0;
+  if (code == Code::ok) {
+    crc = frame[crc_offset / 4] ^ header_checksum(table, frame, length) ^
+          piece_checksum(table, frame, frame_header_bytes, bodies, length);
+    // Without bodies this is all of it.
+    if (bodies == length && crc != 0) code = Code::bad_checksum;
+  }
   for (std::uint32_t c = threadIdx.x; code == Code::ok && !skipped && c < a.chunks; c += threads)
     entries[c].body += bodies;
   if (threadIdx.x != 0) return;
-  a.opened[rank] = code == Code::ok && !skipped ? 1 : 0;
+  a.opened[rank] = {code == Code::ok && !skipped ? 1u : 0u, crc, length};
   if (code != Code::ok) {
     a.accuse(code, rank);
   } else if (skipped) {
@@ -171,8 +184,8 @@ class WordReader {
     const std::uint32_t a = words_[word];
     const std::uint32_t b = word < last ? words_[word + 1] : 0;
     const std::uint32_t c = word + 1 < last ? words_[word + 2] : 0;
-    const std::uint64_t bits = std::uint64_t{__funnelshift_r(b, c, shift)} << 32 |
-                               __funnelshift_r(a, b, shift);
+    const std::uint64_t bits =
+        std::uint64_t{__funnelshift_r(b, c, shift)} << 32 | __funnelshift_r(a, b, shift);
     const std::uint64_t left = bits_ - position_;
     return left < 64 ? bits & ((std::uint64_t{1} << left) - 1) : bits;
   }
@@ -254,8 +267,7 @@ __device__ Code decode_golomb(const WordReader& reader, std::uint64_t bits, cons
     out[rank] = start + static_cast<std::uint32_t>(index);
     next = index + 1;
     // Behind the last one only zeros to the end of a byte.
-    if (rank == entry.count - 1 &&
-        ((mine.position() + 7) / 8 != bits / 8 || mine.peek() != 0))
+    if (rank == entry.count - 1 && ((mine.position() + 7) / 8 != bits / 8 || mine.peek() != 0))
       code = Code::bad_value;
   }
   return code;
@@ -287,7 +299,8 @@ __device__ Code decode_elias_fano(const WordReader& reader, std::uint64_t bits,
   const std::uint64_t mask = (std::uint64_t{1} << low) - 1, last_high = (extent - 1) >> low;
   for (std::uint64_t at = from; at < to; at += 32) {
     for (std::uint32_t word = word_at(at); word != 0; word &= word - 1, ++rank) {
-      const std::uint64_t position = at + static_cast<std::uint32_t>(__ffs(static_cast<int>(word))) - 1;
+      const std::uint64_t position =
+          at + static_cast<std::uint32_t>(__ffs(static_cast<int>(word))) - 1;
       const std::uint64_t high = position - rank;
       lows.seek(std::uint64_t{rank} * low);
       const std::uint64_t index = high << low | (lows.peek() & mask);
@@ -325,8 +338,7 @@ __device__ Code decode_values(const DecodeArguments& a, const WordReader& reader
   Code code = Code::ok;
   for (std::uint32_t i = threadIdx.x; i < count; i += threads) {
     mine.seek(start + each * i);
-    const auto word =
-        static_cast<std::uint32_t>(mine.peek() & ((std::uint64_t{1} << each) - 1));
+    const auto word = static_cast<std::uint32_t>(mine.peek() & ((std::uint64_t{1} << each) - 1));
     float value = 0;
     switch (coder) {
       case ValueCoder::f32:
@@ -356,88 +368,124 @@ __device__ Code decode_values(const DecodeArguments& a, const WordReader& reader
   return code;
 }
 
-__global__ void __launch_bounds__(threads) decode_chunks(const DecodeArguments a) {
-  const std::uint32_t chunk = blockIdx.x % a.chunks, rank = blockIdx.x / a.chunks;
-  if (a.opened[rank] == 0) return;
-  const ChunkEntry entry = a.entries[std::size_t{rank} * a.chunks + chunk];
-  if (entry.count == 0) return;
+// Apart, because its model would take registers from everything else.
+__device__ __noinline__ Code decode_gap(const std::byte* bytes, const ChunkEntry& entry,
+                                        std::uint32_t extent, std::uint32_t start,
+                                        std::uint32_t* out) {
+  const Status status =
+      gap_rule::decode(entry.parameter, {bytes, entry.index_bytes}, extent, {out, entry.count});
+  if (status.ok())
+    for (std::uint32_t i = 0; i < entry.count; ++i) out[i] += start;
+  return status.code;
+}
+
+__device__ Code decode_indices(const DecodeArguments& a, const ChunkEntry& entry,
+                               std::uint32_t chunk, std::uint32_t rank, std::uint32_t* out) {
   const std::uint32_t extent = chunk_extent(a.layout, chunk);
   const auto start = static_cast<std::uint32_t>(std::uint64_t{chunk} << a.layout.chunk_log2);
-  std::uint32_t* const indices = a.indices + rank * a.list + entry.first;
-  float* const values = a.values + rank * a.list + entry.first;
-  const std::uint64_t index_bits = std::uint64_t{8} * entry.index_bytes;
-  const std::uint64_t value_bits = 8 * value_rule::bytes(a.layout.values, entry.count);
-  const WordReader index_reader(a.slot(rank), 8 * entry.body, index_bits);
-  Code code = Code::ok;
+  const std::uint64_t bits = std::uint64_t{8} * entry.index_bytes;
+  const WordReader reader(a.slot(rank), 8 * entry.body, bits);
   switch (static_cast<IndexCoder>(entry.coder)) {
     case IndexCoder::golomb:
-      code = decode_golomb(index_reader, index_bits, entry, extent, start, indices);
-      break;
+      return decode_golomb(reader, bits, entry, extent, start, out);
     case IndexCoder::elias_fano:
-      code = decode_elias_fano(index_reader, index_bits, entry, extent, start, indices);
-      break;
+      return decode_elias_fano(reader, bits, entry, extent, start, out);
     case IndexCoder::gap:
-      if (threadIdx.x == 0) {  // one thread: each bit depends on those before
-        const auto* bytes = reinterpret_cast<const std::byte*>(a.slot(rank)) + entry.body;
-        code = gap_rule::decode(entry.parameter, {bytes, entry.index_bytes}, extent,
-                                {indices, entry.count})
-                   .code;
-        if (code == Code::ok)
-          for (std::uint32_t i = 0; i < entry.count; ++i) indices[i] += start;
-      }
       break;
   }
-  const WordReader value_reader(a.slot(rank), 8 * (entry.body + entry.index_bytes), value_bits);
-  const Code of_values = decode_values(a, value_reader, value_bits, entry.count, values);
-  if (code == Code::ok) code = of_values;
-  if (code != Code::ok) a.accuse(code, rank);
+  if (threadIdx.x != 0) return Code::ok;  // one thread: each bit depends on those before
+  const auto* bytes = reinterpret_cast<const std::byte*>(a.slot(rank)) + entry.body;
+  return decode_gap(bytes, entry, extent, start, out);
 }
 
-// The first of the chunk's survivors of a rank at or behind an element.
-__device__ std::uint32_t first_from(const std::uint32_t* indices, std::uint32_t count,
-                                    std::uint64_t element) {
-  std::uint32_t from = 0, to = count;
-  while (from < to) {
-    const std::uint32_t middle = from + (to - from) / 2;
-    if (indices[middle] < element) {
-      from = middle + 1;
-    } else {
-      to = middle;
-    }
+// Where the survivors of each tile of the chunk start in the rank's list. The tile behind the
+// chunk is the next chunk's own, or the end of all.
+__device__ void find_tiles(const DecodeArguments& a, const ChunkEntry& entry, std::uint32_t chunk,
+                           std::uint32_t rank, const std::uint32_t* indices) {
+  std::uint32_t* const first = a.tile_first + std::size_t{rank} * (a.tiles + 1);
+  const std::uint64_t start = std::uint64_t{chunk} << a.layout.chunk_log2;
+  const auto begin = static_cast<std::uint32_t>(start >> tile_log2);
+  const auto end = static_cast<std::uint32_t>(
+      (start + chunk_extent(a.layout, chunk) + tile_elements - 1) >> tile_log2);
+  for (std::uint32_t i = threadIdx.x; i <= entry.count; i += threads) {
+    // Tiles behind that of survivor i - 1, up to that of survivor i.
+    const std::uint32_t from = i == 0 ? begin : (indices[i - 1] >> tile_log2) + 1;
+    const std::uint32_t to = i == entry.count ? end : (indices[i] >> tile_log2) + 1;
+    for (std::uint32_t tile = from; tile < to; ++tile) first[tile] = entry.first + i;
   }
-  return from;
+  if (threadIdx.x == 0 && chunk + 1 == a.chunks) first[a.tiles] = entry.first + entry.count;
 }
 
-constexpr std::uint32_t most_ranks_at_once = threads / 2;
+__global__ void __launch_bounds__(threads) decode_chunks(const DecodeArguments a) {
+  __shared__ CrcTable table;
+  __shared__ bool last;
+  const std::uint32_t chunk = blockIdx.x % a.chunks, rank = blockIdx.x / a.chunks;
+  const OpenedFrame frame = a.opened[rank];
+  if (frame.sound != 0) {
+    const ChunkEntry entry = a.entries[std::size_t{rank} * a.chunks + chunk];
+    std::uint32_t* const indices = a.indices + rank * a.list + entry.first;
+    bool good = true;
+    if (entry.count != 0) {
+      table.make();
+      const std::uint64_t value_bytes = value_rule::bytes(a.layout.values, entry.count);
+      const std::uint64_t values_at = entry.body + entry.index_bytes;
+      Code code = decode_indices(a, entry, chunk, rank, indices);
+      const WordReader reader(a.slot(rank), 8 * values_at, 8 * value_bytes);
+      const Code of_values = decode_values(a, reader, 8 * value_bytes, entry.count,
+                                           a.values + rank * a.list + entry.first);
+      if (code == Code::ok) code = of_values;
+      if (code != Code::ok) a.accuse(code, rank);
+      const std::uint32_t crc =
+          piece_checksum(table, a.slot(rank), entry.body, values_at + value_bytes, frame.length);
+      if (threadIdx.x == 0) atomicXor(&a.opened[rank].crc, crc);
+      good = !__syncthreads_or(code != Code::ok);
+    }
+    if (good) find_tiles(a, entry, chunk, rank, indices);
+  }
+  __threadfence();
+  __syncthreads();
+  if (threadIdx.x == 0) last = atomicAdd(a.done, 1) == gridDim.x - 1;
+  __syncthreads();
+  if (!last) return;
+  __threadfence();
+  if (threadIdx.x == 0) *a.done = 0;
+  for (std::uint32_t r = threadIdx.x; r < a.ranks; r += threads)
+    if (__ldcg(&a.opened[r].sound) != 0 && __ldcg(&a.opened[r].crc) != 0)
+      a.accuse(Code::bad_checksum, r);
+}
 
+// Each warp fetches what one rank has in the tile; then they add in rank order.
 template <typename E>
 __global__ void __launch_bounds__(threads)
     average_tiles(const DecodeArguments a, float share, typename E::Stored* average, bool vectors) {
+  constexpr std::uint32_t warps = threads / 32;
   __shared__ float sums[tile_elements];
-  __shared__ std::uint32_t bounds[2 * most_ranks_at_once];
   // Another bucket's fault does not matter here: conclude() comes after all of them.
   const Verdict verdict = *a.verdict;
   if (verdict.void_step() || verdict.unsound != 0) return;
+  const std::uint32_t warp = threadIdx.x / 32, lane = threadIdx.x % 32;
   const std::uint64_t start = std::uint64_t{blockIdx.x} << tile_log2;
-  const std::uint32_t chunk = static_cast<std::uint32_t>(start >> a.layout.chunk_log2);
-  const auto count = static_cast<std::uint32_t>(
-      min(std::uint64_t{tile_elements}, a.layout.elements - start));
+  const auto count =
+      static_cast<std::uint32_t>(min(std::uint64_t{tile_elements}, a.layout.elements - start));
   for (std::uint32_t i = threadIdx.x; i < tile_elements; i += threads) sums[i] = 0;
-  for (std::uint32_t base = 0; base < a.ranks; base += most_ranks_at_once) {
-    const std::uint32_t now = min(a.ranks - base, most_ranks_at_once);
-    __syncthreads();
-    if (threadIdx.x < 2 * now) {
-      const std::uint32_t rank = base + threadIdx.x / 2;
-      const ChunkEntry entry = a.entries[std::size_t{rank} * a.chunks + chunk];
-      const std::uint64_t element = start + (threadIdx.x % 2 == 0 ? 0 : tile_elements);
-      bounds[threadIdx.x] =
-          entry.first +
-          first_from(a.indices + rank * a.list + entry.first, entry.count, element);
+  for (std::uint32_t base = 0; base < a.ranks; base += warps) {
+    const std::uint32_t rank = base + warp;
+    std::uint32_t from = 0, to = 0;
+    const std::size_t list = rank * a.list;
+    if (rank < a.ranks) {
+      const std::uint32_t* const first =
+          a.tile_first + std::size_t{rank} * (a.tiles + 1) + blockIdx.x;
+      from = first[0] + lane;
+      to = first[1];
     }
-    for (std::uint32_t r = 0; r < now; ++r) {
+    const bool some = from < to;
+    const std::uint32_t index = some ? a.indices[list + from] : 0;
+    const float value = some ? a.values[list + from] * share : 0;
+    for (std::uint32_t r = 0; r < warps && base + r < a.ranks; ++r) {
       __syncthreads();
-      const std::size_t list = (base + r) * a.list;
-      for (std::uint32_t i = bounds[2 * r] + threadIdx.x; i < bounds[2 * r + 1]; i += threads)
+      if (warp != r || !some) continue;
+      sums[index - start] += value;
+      for (std::uint32_t i = from + 32; i < to; i += 32)
         sums[a.indices[list + i] - start] += a.values[list + i] * share;
     }
   }
@@ -469,7 +517,10 @@ void FrameCuda::decode(const FrameHeader& header, ConstBytes slots, std::size_t 
   a.ranks = static_cast<std::uint32_t>(ranks);
   a.list = survivors_;
   a.entries = entries_.as<ChunkEntry>();
-  a.opened = opened_.as<std::uint32_t>();
+  a.opened = opened_.as<OpenedFrame>();
+  a.done = reinterpret_cast<std::uint32_t*>(a.opened + ranks_);
+  a.tile_first = tile_first_.as<std::uint32_t>();
+  a.tiles = static_cast<std::uint32_t>((average.count + tile_elements - 1) >> tile_log2);
   a.indices = indices_.as<std::uint32_t>();
   a.values = values_.as<float>();
   a.verdict = verdict;
@@ -479,13 +530,13 @@ void FrameCuda::decode(const FrameHeader& header, ConstBytes slots, std::size_t 
   if (average.count == 0) return;
   decode_chunks<<<a.ranks * a.chunks, threads, 0, on>>>(a);
   check_launch("decode_chunks");
-  const auto tiles = static_cast<unsigned>((average.count + tile_elements - 1) >> tile_log2);
   with_element(average.dtype, "sparse", [&](auto element) {
     using E = decltype(element);
     using Type = typename E::Stored;
     auto* data = static_cast<Type*>(average.data);
     const bool vectors = reinterpret_cast<std::uintptr_t>(data) % (4 * sizeof(Type)) == 0;
-    average_tiles<E><<<tiles, threads, 0, on>>>(a, 1.0f / static_cast<float>(ranks), data, vectors);
+    average_tiles<E>
+        <<<a.tiles, threads, 0, on>>>(a, 1.0f / static_cast<float>(ranks), data, vectors);
   });
   check_launch("average_tiles");
 }

@@ -3,7 +3,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <cub/block/block_reduce.cuh>
 #include <cub/block/block_scan.cuh>
 
 #include "thinwire/core/crc32c_rule.h"
@@ -49,31 +48,23 @@ inline Layout layout_of(const FrameHeader& header) {
   return layout;
 }
 
-// The sum over the block, in every thread.
-template <typename T>
-__device__ T block_sum(T mine) {
-  using Reduce = cub::BlockReduce<T, threads>;
-  __shared__ typename Reduce::TempStorage storage;
-  __shared__ T result;
-  const T sum = Reduce(storage).Sum(mine);
-  if (threadIdx.x == 0) result = sum;
+// combine(combine(a, b), c)... over the block, in any order, in every thread.
+template <typename T, typename Combine>
+__device__ T block_combine(T mine, const Combine& combine) {
+  __shared__ T parts[threads / 32];
+  for (int step = 16; step > 0; step /= 2) mine = combine(mine, __shfl_xor_sync(~0u, mine, step));
+  if (threadIdx.x % 32 == 0) parts[threadIdx.x / 32] = mine;
   __syncthreads();
-  const T all = result;
+  T all = parts[0];
+#pragma unroll
+  for (int warp = 1; warp < threads / 32; ++warp) all = combine(all, parts[warp]);
   __syncthreads();
   return all;
 }
 
-template <typename T, typename Combine>
-__device__ T block_combine(T mine, const Combine& combine) {
-  using Reduce = cub::BlockReduce<T, threads>;
-  __shared__ typename Reduce::TempStorage storage;
-  __shared__ T result;
-  const T one = Reduce(storage).Reduce(mine, combine);
-  if (threadIdx.x == 0) result = one;
-  __syncthreads();
-  const T all = result;
-  __syncthreads();
-  return all;
+template <typename T>
+__device__ T block_sum(T mine) {
+  return block_combine(mine, [](T a, T b) { return a + b; });
 }
 
 // The sum of the threads before this one, and of all.
@@ -110,32 +101,46 @@ __device__ inline std::uint32_t byte_at(const std::uint32_t* words, std::uint64_
 
 static __constant__ const Crc32cPowers powers = crc32c_powers();
 
-// The checksum of a frame of `bytes` bytes, in every thread.
-__device__ inline std::uint32_t checksum(const std::uint32_t* words, std::uint64_t bytes) {
-  __shared__ std::uint32_t table[256];
-  for (int i = static_cast<int>(threadIdx.x); i < 256; i += threads)
-    table[i] = crc32c_entry(static_cast<std::uint32_t>(i));
-  __syncthreads();
-  // The header's 16 bytes, and the payload behind the checksum in pieces of whole words.
-  const std::uint64_t payload = bytes - frame_header_bytes;
-  const std::uint64_t each = (payload / threads + 4) / 4 * 4;
-  const std::uint64_t from = min(payload, each * threadIdx.x), to = min(payload, from + each);
-  const auto piece = [&](std::uint64_t first, std::uint64_t end) {
-    std::uint32_t crc = ~0u;
-    for (std::uint64_t i = first; i < end;) {
-      std::uint32_t word = words[i >> 2];
-      const std::uint64_t stop = min(end, i + 4);
-      for (; i < stop; ++i, word >>= 8) crc = crc >> 8 ^ table[(crc ^ word) & 0xffu];
-    }
-    return ~crc;
-  };
-  std::uint32_t mine = 0;
-  if (from < to) {
-    mine = crc32c_shift(piece(frame_header_bytes + from, frame_header_bytes + to), payload - to,
-                        powers);
+// The table of the bytewise algorithm. A block that uses piece_checksum() makes one first.
+struct CrcTable {
+  std::uint32_t at[256];
+
+  __device__ void make() {
+    for (int i = static_cast<int>(threadIdx.x); i < 256; i += threads)
+      at[i] = crc32c_entry(static_cast<std::uint32_t>(i));
+    __syncthreads();
   }
-  if (threadIdx.x == 0) mine ^= crc32c_shift(piece(0, crc_offset), payload, powers);
+};
+
+// What bytes [from, to) of a frame of `length` bytes give to its checksum; the block shares them
+// out. The checksum is the XOR over pieces that together are the whole frame but the checksum
+// itself. Words are read from the L2 cache, where other threads of the block have set bits.
+__device__ inline std::uint32_t piece_checksum(const CrcTable& table, const std::uint32_t* words,
+                                               std::uint64_t from, std::uint64_t to,
+                                               std::uint64_t length) {
+  const std::uint64_t each = ((to - from) / threads + 4) / 4 * 4;
+  const std::uint64_t first = min(to, from + each * threadIdx.x), end = min(to, first + each);
+  std::uint32_t mine = 0;
+  if (first < end) {
+    std::uint32_t crc = ~0u;
+    std::uint64_t at = first;
+    while (at < end) {
+      std::uint32_t word = __ldcg(words + (at >> 2)) >> (8 * (at & 3));
+      const std::uint64_t stop = min(end, (at & ~std::uint64_t{3}) + 4);
+      for (; at < stop; ++at, word >>= 8) crc = crc >> 8 ^ table.at[(crc ^ word) & 0xffu];
+    }
+    mine = crc32c_shift(~crc, length - end, powers);
+  }
   return block_combine(mine, [](std::uint32_t a, std::uint32_t b) { return a ^ b; });
+}
+
+// The same for the header: the 16 bytes before the checksum, which do not count themselves.
+__device__ inline std::uint32_t header_checksum(const CrcTable& table, const std::uint32_t* header,
+                                                std::uint64_t length) {
+  std::uint32_t crc = ~0u;
+  for (std::uint32_t i = 0; i < crc_offset; ++i)
+    crc = crc >> 8 ^ table.at[(crc ^ header[i / 4] >> (8 * (i % 4))) & 0xffu];
+  return crc32c_shift(~crc, length - frame_header_bytes, powers);
 }
 
 }  // namespace thinwire::frame_device

@@ -16,17 +16,20 @@ namespace {
 
 using namespace frame_device;
 
+constexpr std::uint32_t tiles_near = 1024;
+
 struct EncodeArguments {
   Layout layout;
   IndexChoice choice;
   DgcDevice memory;
   const std::uint32_t* tile_at;
   ChunkPlan* plans;
-  std::byte* scratch;        // for the gap coder
-  std::uint32_t* used;       // of it
-  std::uint64_t* length;     // of the frame
-  std::uint32_t* words;      // the frame
-  std::uint64_t room;        // words of it
+  std::byte* scratch;     // for the gap coder
+  std::uint32_t* used;    // of it
+  std::uint64_t* length;  // of the frame
+  std::uint32_t* crc;     // of the bodies
+  std::uint32_t* words;   // the frame
+  std::uint64_t room;     // words of it
   std::uint64_t* written;
 };
 
@@ -53,18 +56,27 @@ __device__ void collect(const EncodeArguments& a, ChunkPlan& plan) {
   const std::uint32_t high = a.tile_at[(end + tile_elements - 1) >> tile_log2];
   plan.first = on.offset[low];
   plan.count = on.offset[high] - plan.first;
+  // Tiles of a usual chunk are searched in shared memory.
+  __shared__ std::uint32_t near[tiles_near];
+  const bool small = high - low <= tiles_near;
+  for (std::uint32_t i = threadIdx.x; small && i < high - low; i += threads)
+    near[i] = on.offset[low + i];
+  __syncthreads();
+  const auto offset = [&](std::uint32_t tile) {
+    return small ? near[tile - low] : on.offset[tile];
+  };
   for (std::uint32_t i = threadIdx.x; i < plan.count; i += threads) {
     const std::uint32_t place = plan.first + i;
     std::uint32_t from = low, to = high;  // the tile: the last whose offset is at most `place`
     while (to - from > 1) {
       const std::uint32_t middle = from + (to - from) / 2;
-      if (on.offset[middle] <= place) {
+      if (offset(middle) <= place) {
         from = middle;
       } else {
         to = middle;
       }
     }
-    const std::uint32_t source = on.table[from].first + (place - on.offset[from]);
+    const std::uint32_t source = on.table[from].first + (place - offset(from));
     const std::uint32_t index = on.pool.index[source];
     const float value = on.pool.value[source];
     on.ordered.index[place] = index;
@@ -123,6 +135,12 @@ __device__ std::uint32_t plan_values(ValueCoder coder, const float* values, std:
   return sign_mean(block_sum(sum), count, top);
 }
 
+// Apart, because its model would take registers from everything else.
+__device__ __noinline__ std::uint32_t encode_gap(const Gaps& gaps, std::uint32_t count,
+                                                 std::uint32_t extent, Bytes out) {
+  return static_cast<std::uint32_t>(gap_rule::encode({gaps.index, count}, gaps.start, extent, out));
+}
+
 // As index_encode(): the smallest by plan, or the gap coder where it is smaller still.
 __device__ void plan_indices(const EncodeArguments& a, const Gaps& gaps, std::uint32_t extent,
                              ChunkPlan& plan) {
@@ -144,9 +162,7 @@ __device__ void plan_indices(const EncodeArguments& a, const Gaps& gaps, std::ui
   __shared__ std::uint32_t bytes, at;
   if (threadIdx.x == 0) {  // one thread: each bit depends on those before
     at = atomicAdd(a.used, plan.index_bytes);
-    bytes = static_cast<std::uint32_t>(
-        gap_rule::encode({gaps.index, plan.count}, gaps.start, extent,
-                         {a.scratch + at, plan.index_bytes - 1}));
+    bytes = encode_gap(gaps, plan.count, extent, {a.scratch + at, plan.index_bytes - 1});
   }
   __syncthreads();
   if (bytes != 0) {
@@ -183,7 +199,8 @@ __device__ void lay_out(const EncodeArguments& a) {
     return plan.count == 0 ? 0 : plan.index_bytes + value_rule::bytes(a.layout.values, plan.count);
   };
   std::uint64_t entries = 0;
-  for (std::uint32_t c = threadIdx.x; c < a.layout.chunks; c += threads) entries += entry(a.plans[c]);
+  for (std::uint32_t c = threadIdx.x; c < a.layout.chunks; c += threads)
+    entries += entry(a.plans[c]);
   std::uint64_t next_entry = frame_header_bytes;
   std::uint64_t next_body = frame_header_bytes + block_sum(entries);
   for (std::uint32_t base = 0; base < a.layout.chunks; base += threads) {
@@ -214,8 +231,8 @@ __global__ void __launch_bounds__(threads) plan_chunks(const EncodeArguments a) 
     ChunkPlan plan;
     collect(a, plan);
     if (plan.count > 0 && a.memory.counters->unsound == 0) {
-      const auto start = static_cast<std::uint32_t>(std::uint64_t{blockIdx.x}
-                                                    << a.layout.chunk_log2);
+      const auto start =
+          static_cast<std::uint32_t>(std::uint64_t{blockIdx.x} << a.layout.chunk_log2);
       const Gaps gaps{a.memory.ordered.index + plan.first, start};
       plan_indices(a, gaps, chunk_extent(a.layout, blockIdx.x), plan);
       plan.value_header =
@@ -256,7 +273,8 @@ __device__ void write_elias_fano(const ChunkPlan& plan, const Gaps& gaps, std::u
 }
 
 // The code of one value, and what receivers decode.
-__device__ std::uint32_t value_code(ValueCoder coder, std::uint32_t header, float value,
+__device__ std::uint32_t value_code(ValueCoder coder, std::uint32_t header,
+                                    const value_rule::LogScale& scale, float value,
                                     float& decoded) {
   using namespace value_rule;
   switch (coder) {
@@ -275,8 +293,6 @@ __device__ std::uint32_t value_code(ValueCoder coder, std::uint32_t header, floa
     }
     case ValueCoder::log8:
     case ValueCoder::log4: {
-      const unsigned level_bits = coder == ValueCoder::log8 ? 7 : 3;
-      const LogScale scale(header & 0xffffu, header >> 16, level_bits);
       const std::uint32_t code = scale.code(value);
       decoded = scale.value(code);
       return code;
@@ -296,29 +312,36 @@ __device__ void write_values(const EncodeArguments& a, const ChunkPlan& plan) {
   const auto header_bits = static_cast<unsigned>(8 * value_rule::header_bytes(coder));
   if (threadIdx.x == 0 && header_bits > 0) or_bits(a.words, start, plan.value_header, header_bits);
   const auto bits = static_cast<unsigned>(value_rule::code_bits(coder));
+  const bool levels = coder == ValueCoder::log8 || coder == ValueCoder::log4;
+  const value_rule::LogScale scale(levels ? plan.value_header & 0xffffu : 0,
+                                   levels ? plan.value_header >> 16 : 0,
+                                   coder == ValueCoder::log8 ? 7 : 3);
   for (std::uint32_t i = threadIdx.x; i < plan.count; i += threads) {
     const float value = on.ordered.value[plan.first + i];
     float decoded = 0;
-    const std::uint32_t code = value_code(coder, plan.value_header, value, decoded);
+    const std::uint32_t code = value_code(coder, plan.value_header, scale, value, decoded);
     or_bits(a.words, start + header_bits + std::uint64_t{i} * bits, code, bits);
     if (on.v != nullptr) on.v[on.ordered.index[plan.first + i]] = value - decoded;
   }
 }
 
 // The last block: header and checksum, and the counters of the next step.
-__device__ void seal(const EncodeArguments& a) {
+__device__ void seal(const EncodeArguments& a, const CrcTable& table) {
   const std::uint64_t length = *a.length;
   const bool skipped = a.memory.counters->unsound != 0;
-  if (threadIdx.x < 4) {
-    const std::uint32_t flag = threadIdx.x == 1 && skipped ? 1u : 0u;  // byte 4
-    a.words[threadIdx.x] = a.layout.header.words[threadIdx.x] | flag;
-  }
-  __syncthreads();
-  __threadfence_block();
-  const std::uint32_t crc = checksum(a.words, length);
+  std::uint32_t header[4];
+#pragma unroll
+  for (int i = 0; i < 4; ++i) header[i] = a.layout.header.words[i];
+  if (skipped) header[1] |= 1u;  // byte 4
+  const std::uint64_t bodies = skipped || a.layout.chunks == 0 ? length : a.plans[0].body;
+  const std::uint32_t directory =
+      piece_checksum(table, a.words, frame_header_bytes, bodies, length);
   if (threadIdx.x == 0) {
-    a.words[crc_offset / 4] = crc;
+#pragma unroll
+    for (int i = 0; i < 4; ++i) a.words[i] = header[i];
+    a.words[crc_offset / 4] = header_checksum(table, header, length) ^ directory ^ *a.crc;
     *a.written = length;
+    *a.crc = 0;
     *a.used = 0;
     a.memory.counters->pooled = 0;
     a.memory.counters->reserved = 0;
@@ -328,37 +351,48 @@ __device__ void seal(const EncodeArguments& a) {
     a.memory.segments[s].passed = 0;
 }
 
+__device__ void write_indices(const EncodeArguments& a, const ChunkPlan& plan) {
+  const auto start = static_cast<std::uint32_t>(std::uint64_t{blockIdx.x} << a.layout.chunk_log2);
+  const Gaps gaps{a.memory.ordered.index + plan.first, start};
+  switch (static_cast<IndexCoder>(plan.coder)) {
+    case IndexCoder::golomb:
+      return write_golomb(plan, gaps, a.words);
+    case IndexCoder::elias_fano:
+      return write_elias_fano(plan, gaps, a.words);
+    case IndexCoder::gap:
+      break;
+  }
+  for (std::uint32_t i = threadIdx.x; i < plan.index_bytes; i += threads)
+    or_bits(a.words, 8 * (plan.body + i), static_cast<std::uint32_t>(a.scratch[plan.written + i]),
+            8);
+}
+
 __global__ void __launch_bounds__(threads) write_chunks(const EncodeArguments a) {
+  __shared__ CrcTable table;
+  table.make();
   if (a.layout.chunks > 0 && a.memory.counters->unsound == 0) {
     const ChunkPlan plan = a.plans[blockIdx.x];
     if (plan.count > 0) {
-      const auto start =
-          static_cast<std::uint32_t>(std::uint64_t{blockIdx.x} << a.layout.chunk_log2);
-      const Gaps gaps{a.memory.ordered.index + plan.first, start};
-      switch (static_cast<IndexCoder>(plan.coder)) {
-        case IndexCoder::golomb:
-          write_golomb(plan, gaps, a.words);
-          break;
-        case IndexCoder::elias_fano:
-          write_elias_fano(plan, gaps, a.words);
-          break;
-        case IndexCoder::gap:
-          for (std::uint32_t i = threadIdx.x; i < plan.index_bytes; i += threads)
-            or_bits(a.words, 8 * (plan.body + i),
-                    static_cast<std::uint32_t>(a.scratch[plan.written + i]), 8);
-          break;
-      }
+      write_indices(a, plan);
       write_values(a, plan);
+      __threadfence();
+      __syncthreads();
+      const std::uint64_t end =
+          plan.body + plan.index_bytes + value_rule::bytes(a.layout.values, plan.count);
+      const std::uint32_t crc = piece_checksum(table, a.words, plan.body, end, *a.length);
+      if (threadIdx.x == 0) atomicXor(a.crc, crc);
     }
   }
-  if (is_last_block(&a.memory.counters->done)) seal(a);
+  if (is_last_block(&a.memory.counters->done)) seal(a, table);
 }
 
 }  // namespace
 
-void FrameCuda::prepare(std::size_t chunks, std::size_t survivors, std::size_t bound, int ranks,
-                        Device device, Stream stream) {
+void FrameCuda::prepare(const FrameHeader& header, std::size_t survivors, std::size_t bound,
+                        int ranks, Device device, Stream stream) {
+  const std::size_t chunks = frame_chunks(header);
   if (chunks <= chunks_ && survivors <= survivors_ && bound <= bound_ && ranks <= ranks_) return;
+  tiles_ = (std::size_t{header.elements} + tile_elements - 1) >> tile_log2;
   synchronize(stream);  // work on the old memory may still run
   chunks_ = std::max(chunks, chunks_);
   survivors_ = std::max(survivors, survivors_);
@@ -370,7 +404,8 @@ void FrameCuda::prepare(std::size_t chunks, std::size_t survivors, std::size_t b
   scratch_ = room(bound_);
   state_ = room(2 * sizeof(std::uint64_t));
   entries_ = room(frames * chunks_ * sizeof(ChunkEntry));
-  opened_ = room(frames * sizeof(std::uint32_t));
+  opened_ = room(frames * sizeof(OpenedFrame) + sizeof(std::uint32_t));
+  tile_first_ = room(frames * (tiles_ + 1) * sizeof(std::uint32_t));
   indices_ = room(frames * survivors_ * sizeof(std::uint32_t));
   values_ = room(frames * survivors_ * sizeof(float));
 }
@@ -387,6 +422,7 @@ void FrameCuda::encode(const FrameHeader& header, IndexChoice choice, const DgcD
   a.scratch = scratch_.data();
   a.length = state_.as<std::uint64_t>();
   a.used = reinterpret_cast<std::uint32_t*>(state_.as<std::uint64_t>() + 1);
+  a.crc = a.used + 1;
   a.words = reinterpret_cast<std::uint32_t*>(out.data());
   a.room = out.size() / sizeof(std::uint32_t);
   a.written = written;
