@@ -16,7 +16,8 @@ namespace {
 
 using namespace frame_device;
 
-constexpr std::uint32_t window_bytes = 4096;  // of a directory at a time
+constexpr std::uint32_t window_bytes = 2048;  // of a directory at a time
+constexpr std::uint32_t entries_at_once = threads - 1;
 constexpr std::uint32_t longest_entry = 11;   // two varints and a parameter
 
 struct DecodeArguments {
@@ -44,82 +45,130 @@ struct DecodeArguments {
   }
 };
 
-// A directory in shared memory, a window at a time; one thread reads it.
+// A directory in shared memory, a window at a time. All threads measure the entry that would start
+// at each byte; one follows the lengths from entry to entry; then each reads an entry.
 struct Directory {
   std::uint8_t window[window_bytes];
-  std::uint64_t base;  // byte of the frame where the window starts
-  std::uint64_t at;    // next byte to read
-  std::uint64_t body;  // bytes of the bodies so far
-  std::uint64_t survivors;
-  std::uint32_t chunk;
-  Code code;
+  std::uint8_t length[window_bytes];  // of the entry that starts here; 0: not in the window
+  std::uint16_t starts[entries_at_once + 1];
+  std::uint32_t found;       // entries in the window
+  std::uint32_t code;        // the first thing wrong
+  std::uint64_t at;          // byte of the frame where the next entry starts
+  std::uint32_t chunk;       // and its chunk
+  std::uint64_t body;        // bytes of the bodies before it
+  std::uint64_t survivors;   // in the chunks before it
 };
 
-__device__ Code read_varint(Directory& d, std::uint64_t end, std::uint64_t& value) {
+// Reads a varint in the window. Behind the slot there are zeros, which end one.
+__device__ Code read_varint(const Directory& d, std::uint32_t& at, std::uint64_t& value) {
   value = 0;
   for (unsigned i = 0; i < 5; ++i) {
-    if (d.at >= end) return Code::truncated;
-    const std::uint64_t byte = d.window[d.at++ - d.base];
+    if (at >= window_bytes) return Code::truncated;
+    const std::uint64_t byte = d.window[at++];
     value |= (byte & 0x7f) << (7 * i);
     if (byte < 0x80) return byte == 0 && i > 0 ? Code::bad_value : Code::ok;
   }
   return Code::bad_value;
 }
 
-__device__ Code read_entry(const DecodeArguments& a, Directory& d, ChunkEntry& entry) {
+// The entry at a byte of the window; moves behind it.
+__device__ Code read_entry(const DecodeArguments& a, const Directory& d, std::uint32_t& at,
+                           std::uint32_t chunk, ChunkEntry& entry) {
   std::uint64_t head = 0, bytes = 0;
-  if (const Code code = read_varint(d, a.slot_bytes, head); code != Code::ok) return code;
+  if (const Code code = read_varint(d, at, head); code != Code::ok) return code;
   entry = {};
-  entry.first = static_cast<std::uint32_t>(d.survivors);
-  entry.body = d.body;
   if (head == 0) return Code::ok;
-  if (head >> 2 == 0 || head >> 2 > chunk_extent(a.layout, d.chunk)) return Code::bad_value;
+  if (head >> 2 == 0 || head >> 2 > chunk_extent(a.layout, chunk)) return Code::bad_value;
   if ((head & 3) > static_cast<unsigned>(IndexCoder::gap)) return Code::bad_value;
-  if (d.at >= a.slot_bytes) return Code::truncated;
-  entry.parameter = d.window[d.at++ - d.base];
-  if (const Code code = read_varint(d, a.slot_bytes, bytes); code != Code::ok) return code;
+  if (at >= window_bytes) return Code::truncated;
+  entry.parameter = d.window[at++];
+  if (const Code code = read_varint(d, at, bytes); code != Code::ok) return code;
+  if (bytes > a.slot_bytes) return Code::truncated;
   entry.count = static_cast<std::uint32_t>(head >> 2);
   entry.coder = static_cast<std::uint8_t>(head & 3);
   entry.index_bytes = static_cast<std::uint32_t>(bytes);
-  const std::uint64_t left = a.slot_bytes - frame_header_bytes - d.body;
-  const std::uint64_t value_bytes = value_rule::bytes(a.layout.values, entry.count);
-  if (bytes > left || value_bytes > left - bytes) return Code::truncated;
-  d.body += bytes + value_bytes;
-  d.survivors += entry.count;
-  return d.survivors > a.most ? Code::mismatch : Code::ok;
+  return Code::ok;
 }
 
-// All threads; thread 0 reads.
+// The length of what looks like an entry at a byte, right or wrong.
+__device__ std::uint32_t entry_length(const Directory& d, std::uint32_t start) {
+  std::uint32_t at = start;
+  const auto skip_varint = [&] {
+    for (unsigned i = 0; i < 5 && at < window_bytes; ++i)
+      if (d.window[at++] < 0x80) return;
+  };
+  const bool empty = d.window[start] == 0;
+  skip_varint();
+  if (!empty) {
+    ++at;
+    skip_varint();
+  }
+  return at - start;
+}
+
+// All threads: reads the entries of the window at d.at, and moves on.
+__device__ void read_window(const DecodeArguments& a, std::uint32_t rank, Directory& d,
+                            ChunkEntry* entries) {
+  for (std::uint32_t i = threadIdx.x; i < window_bytes; i += threads)
+    d.window[i] = d.at + i < a.slot_bytes
+                      ? static_cast<std::uint8_t>(byte_at(a.slot(rank), d.at + i))
+                      : std::uint8_t{0};
+  __syncthreads();
+  for (std::uint32_t i = threadIdx.x; i < window_bytes; i += threads)
+    d.length[i] = static_cast<std::uint8_t>(entry_length(d, i));
+  __syncthreads();
+  if (threadIdx.x == 0) {
+    std::uint32_t at = 0, found = 0;
+    while (found < entries_at_once && d.chunk + found < a.chunks &&
+           at + longest_entry <= window_bytes) {
+      d.starts[found++] = static_cast<std::uint16_t>(at);
+      at += d.length[at];
+    }
+    d.found = found;
+    d.starts[found] = static_cast<std::uint16_t>(at);
+  }
+  __syncthreads();
+  ChunkEntry entry;
+  Code code = Code::ok;
+  std::uint64_t body = 0;
+  const bool mine = threadIdx.x < d.found;
+  if (mine) {
+    std::uint32_t at = d.starts[threadIdx.x];
+    code = read_entry(a, d, at, d.chunk + threadIdx.x, entry);
+    if (d.at + at > a.slot_bytes) code = Code::truncated;
+    if (entry.count != 0)
+      body = entry.index_bytes + value_rule::bytes(a.layout.values, entry.count);
+  }
+  std::uint64_t bodies = 0, survivors = 0;
+  entry.body = d.body + block_before(body, bodies);
+  const std::uint64_t before = block_before(std::uint64_t{entry.count}, survivors);
+  entry.first = static_cast<std::uint32_t>(d.survivors + before);
+  if (mine) entries[d.chunk + threadIdx.x] = entry;
+  // Some error will do; that one was made is what counts.
+  if (code != Code::ok) d.code = static_cast<std::uint32_t>(code);
+  __syncthreads();
+  if (threadIdx.x == 0) {
+    d.body += bodies;
+    d.survivors += survivors;
+    d.chunk += d.found;
+    d.at += d.starts[d.found];
+    if (d.code == 0 && d.body > a.slot_bytes) d.code = static_cast<std::uint32_t>(Code::truncated);
+    if (d.code == 0 && d.survivors > a.most) d.code = static_cast<std::uint32_t>(Code::mismatch);
+  }
+  __syncthreads();
+}
+
 __device__ Code read_directory(const DecodeArguments& a, std::uint32_t rank, Directory& d,
                                ChunkEntry* entries) {
   if (threadIdx.x == 0) {
     d.at = frame_header_bytes;
     d.body = d.survivors = 0;
-    d.chunk = 0;
-    d.code = Code::ok;
+    d.chunk = d.code = 0;
   }
   __syncthreads();
-  while (d.code == Code::ok && d.chunk < a.chunks) {
-    if (threadIdx.x == 0) d.base = d.at;
-    __syncthreads();
-    for (std::uint32_t i = threadIdx.x; i < window_bytes; i += threads)
-      if (d.base + i < a.slot_bytes)
-        d.window[i] = static_cast<std::uint8_t>(byte_at(a.slot(rank), d.base + i));
-    __syncthreads();
-    if (threadIdx.x == 0) {
-      while (d.code == Code::ok && d.chunk < a.chunks &&
-             d.at - d.base + longest_entry <= window_bytes) {
-        ChunkEntry entry;
-        d.code = read_entry(a, d, entry);
-        entries[d.chunk++] = entry;
-      }
-    }
-    __syncthreads();
-  }
-  if (threadIdx.x == 0 && d.code == Code::ok && d.body > a.slot_bytes - d.at)
-    d.code = Code::truncated;
-  __syncthreads();
-  return d.code;
+  while (d.code == 0 && d.chunk < a.chunks) read_window(a, rank, d, entries);
+  if (d.code == 0 && d.body > a.slot_bytes - d.at) return Code::truncated;
+  return static_cast<Code>(d.code);
 }
 
 __device__ Code compare_header(const DecodeArguments& a, const std::uint32_t* frame,
@@ -200,6 +249,33 @@ class WordReader {
   std::uint64_t position_ = 0;
 };
 
+// The same for bits in shared memory, with zeros of at least two words behind them.
+class NearReader {
+ public:
+  static constexpr unsigned most = 57;
+
+  __device__ NearReader(const std::uint32_t* words, std::uint32_t bits)
+      : words_(words), bits_(bits) {}
+
+  __device__ std::uint64_t peek() const {
+    const std::uint32_t word = min(position_, bits_) >> 5;
+    const unsigned shift = position_ & 31;
+    const std::uint32_t a = words_[word], b = words_[word + 1], c = words_[word + 2];
+    return std::uint64_t{__funnelshift_r(b, c, shift)} << 32 | __funnelshift_r(a, b, shift);
+  }
+  __device__ void skip(std::uint64_t count) { position_ += static_cast<std::uint32_t>(count); }
+  __device__ void seek(std::uint64_t position) { position_ = static_cast<std::uint32_t>(position); }
+  __device__ std::uint64_t position() const { return position_; }
+  __device__ bool overrun() const { return position_ > bits_; }
+
+ private:
+  const std::uint32_t* words_;
+  std::uint32_t bits_;
+  std::uint32_t position_ = 0;
+};
+
+constexpr std::uint32_t near_words = 2048;
+
 // Gaps of part of a chunk: how many, the sum of gap + 1, and where the next part starts.
 struct Part {
   std::uint64_t end;
@@ -208,7 +284,8 @@ struct Part {
 };
 
 // Reads gaps until a position behind `until`, or the end of the bits.
-__device__ Part read_part(WordReader reader, const Golomb& golomb, std::uint32_t extent,
+template <typename Reader>
+__device__ Part read_part(Reader reader, const Golomb& golomb, std::uint32_t extent,
                           std::uint64_t from, std::uint64_t until, std::uint64_t bits) {
   Part part{from, 0, 0};
   reader.seek(from);
@@ -227,7 +304,8 @@ __device__ Part read_part(WordReader reader, const Golomb& golomb, std::uint32_t
 // Every thread takes a part of the bits. It does not know where its first code word starts, so it
 // guesses, and corrects itself when the thread before has found out. Code words fall into step
 // quickly; in any case the n-th part is right after n turns.
-__device__ Code decode_golomb(const WordReader& reader, std::uint64_t bits, const ChunkEntry& entry,
+template <typename Reader>
+__device__ Code decode_golomb(const Reader& reader, std::uint64_t bits, const ChunkEntry& entry,
                               std::uint32_t extent, std::uint32_t start, std::uint32_t* out) {
   __shared__ std::uint64_t starts[threads + 1];
   const std::uint64_t divisor = golomb_divisor(entry.parameter);
@@ -255,7 +333,7 @@ __device__ Code decode_golomb(const WordReader& reader, std::uint64_t bits, cons
   std::uint64_t next = block_before(part.sum, total);
   if (all < entry.count) return Code::truncated;
   Code code = Code::ok;
-  WordReader mine = reader;
+  Reader mine = reader;
   mine.seek(from);
   for (; rank < entry.count && mine.position() < until; ++rank) {
     std::uint64_t gap = 0;
@@ -379,15 +457,28 @@ __device__ __noinline__ Code decode_gap(const std::byte* bytes, const ChunkEntry
   return status.code;
 }
 
+// Copies bits to shared memory, and zeros behind them.
+__device__ void stage(WordReader reader, std::uint32_t bits, std::uint32_t* near) {
+  for (std::uint32_t i = threadIdx.x; i < bits / 32 + 4; i += threads) {
+    reader.seek(std::uint64_t{i} * 32);
+    near[i] = static_cast<std::uint32_t>(reader.peek());
+  }
+  __syncthreads();
+}
+
 __device__ Code decode_indices(const DecodeArguments& a, const ChunkEntry& entry,
                                std::uint32_t chunk, std::uint32_t rank, std::uint32_t* out) {
+  __shared__ std::uint32_t near[near_words];
   const std::uint32_t extent = chunk_extent(a.layout, chunk);
   const auto start = static_cast<std::uint32_t>(std::uint64_t{chunk} << a.layout.chunk_log2);
   const std::uint64_t bits = std::uint64_t{8} * entry.index_bytes;
   const WordReader reader(a.slot(rank), 8 * entry.body, bits);
   switch (static_cast<IndexCoder>(entry.coder)) {
     case IndexCoder::golomb:
-      return decode_golomb(reader, bits, entry, extent, start, out);
+      if (bits > 32 * (near_words - 4)) return decode_golomb(reader, bits, entry, extent, start, out);
+      stage(reader, static_cast<std::uint32_t>(bits), near);
+      return decode_golomb(NearReader(near, static_cast<std::uint32_t>(bits)), bits, entry, extent,
+                           start, out);
     case IndexCoder::elias_fano:
       return decode_elias_fano(reader, bits, entry, extent, start, out);
     case IndexCoder::gap:

@@ -12,7 +12,8 @@
 
 namespace thinwire::frame_device {
 
-inline constexpr int threads = 256;
+// A chunk has about a thousand survivors: one or two per thread.
+inline constexpr int threads = 512;
 inline constexpr std::uint32_t crc_offset = 16;
 
 // A frame's header, as kernels take it: all bytes but the checksum, with the skipped flag off.

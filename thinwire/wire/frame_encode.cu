@@ -65,6 +65,7 @@ __device__ void collect(const EncodeArguments& a, ChunkPlan& plan) {
   const auto offset = [&](std::uint32_t tile) {
     return small ? near[tile - low] : on.offset[tile];
   };
+  const bool unsound = on.counters->unsound != 0;
   for (std::uint32_t i = threadIdx.x; i < plan.count; i += threads) {
     const std::uint32_t place = plan.first + i;
     std::uint32_t from = low, to = high;  // the tile: the last whose offset is at most `place`
@@ -79,11 +80,11 @@ __device__ void collect(const EncodeArguments& a, ChunkPlan& plan) {
     const std::uint32_t source = on.table[from].first + (place - offset(from));
     const std::uint32_t index = on.pool.index[source];
     const float value = on.pool.value[source];
+    const float velocity = on.u == nullptr ? 0.0f : on.pool.velocity[source];
     on.ordered.index[place] = index;
     on.ordered.value[place] = value;
-    const float velocity = on.u == nullptr ? 0.0f : on.pool.velocity[source];
     if (on.u != nullptr) on.ordered.velocity[place] = velocity;
-    if (on.counters->unsound != 0) {  // nothing is sent: back at once
+    if (unsound) {  // nothing is sent: back at once
       if (on.v != nullptr) on.v[index] = value;
       if (on.u != nullptr) on.u[index] = velocity;
     }
@@ -144,15 +145,18 @@ __device__ __noinline__ std::uint32_t encode_gap(const Gaps& gaps, std::uint32_t
 // As index_encode(): the smallest by plan, or the gap coder where it is smaller still.
 __device__ void plan_indices(const EncodeArguments& a, const Gaps& gaps, std::uint32_t extent,
                              ChunkPlan& plan) {
-  const EliasFanoPlan elias_fano =
-      elias_fano_plan(plan.count, gaps.index[plan.count - 1] - gaps.start);
-  plan.coder = static_cast<std::uint8_t>(IndexCoder::elias_fano);
-  plan.parameter = elias_fano.low;
-  plan.index_bytes = static_cast<std::uint32_t>(elias_fano.bytes);
+  plan.index_bytes = ~0u;
+  if (a.choice == IndexChoice::elias_fano || a.choice == IndexChoice::smallest) {
+    const EliasFanoPlan elias_fano =
+        elias_fano_plan(plan.count, gaps.index[plan.count - 1] - gaps.start);
+    plan.coder = static_cast<std::uint8_t>(IndexCoder::elias_fano);
+    plan.parameter = elias_fano.low;
+    plan.index_bytes = static_cast<std::uint32_t>(elias_fano.bytes);
+  }
   if (a.choice != IndexChoice::elias_fano) {
     const GolombPlan golomb = plan_golomb(gaps, plan.count, extent);
     const auto bytes = static_cast<std::uint32_t>((golomb.bits + 7) / 8);
-    if (a.choice != IndexChoice::smallest || bytes <= plan.index_bytes) {
+    if (bytes <= plan.index_bytes) {
       plan.coder = static_cast<std::uint8_t>(IndexCoder::golomb);
       plan.parameter = golomb.parameter;
       plan.index_bytes = bytes;
