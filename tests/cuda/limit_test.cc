@@ -76,7 +76,7 @@ TEST_F(LimitOnDevice, OneElementDecides) {
 
 TEST_F(LimitOnDevice, TakeOutEqualsTheCpu) {
   for_all_shapes([&](Content content, std::size_t size, std::size_t offset) {
-    if (offset == 2) return;
+    if (offset > 1) return;
     for (const DType type : gradient_types) {
       const auto values = make_content(content, 1, size);
       ASSERT_NO_FATAL_FAILURE(compare_take_out(type, values, offset, {1, 1, 0}));
