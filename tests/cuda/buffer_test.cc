@@ -6,7 +6,7 @@
 
 #include "tests/cuda/device.h"
 
-namespace thinwire::testing {
+namespace thinwire {
 namespace {
 
 using BufferOnDevice = OnDevice;
@@ -35,4 +35,4 @@ TEST_F(BufferOnDevice, EventOrdersTwoStreams) {
 }
 
 }  // namespace
-}  // namespace thinwire::testing
+}  // namespace thinwire

@@ -4,13 +4,13 @@
 
 #include <cmath>
 
-#include "thinwire/kernels/dgc_rule.h"
-
 namespace thinwire {
+
 DgcTally dgc_pass_reference(const DgcRule& rule, const float* g, float* u, float* v,
                             std::size_t count, std::uint32_t first, const Picked& out) {
   const bool has_v = rule.accumulate != Accumulate::none;
   const bool has_u = has_v && rule.accumulate != Accumulate::residual;
+  const MemoryRule memory{rule.accumulate, rule.momentum};
   DgcTally tally;
   for (std::size_t i = 0; i < count; ++i) {
     const float d = rule.scale * g[i];
@@ -18,8 +18,7 @@ DgcTally dgc_pass_reference(const DgcRule& rule, const float* g, float* u, float
       tally.finite = false;
       continue;
     }
-    DgcPair now = dgc_advance(rule.accumulate, rule.momentum, d,
-                              {has_u ? u[i] : 0, has_v ? v[i] : 0});
+    Kept now = accumulated(memory, d, {has_u ? u[i] : 0, has_v ? v[i] : 0});
     if (std::fabs(now.v) >= rule.threshold) {
       out.index[tally.picked] = first + static_cast<std::uint32_t>(i);
       out.value[tally.picked] = now.v;

@@ -8,6 +8,7 @@
 #include "thinwire/core/launch.cuh"
 #include "thinwire/core/tile.h"
 #include "thinwire/kernels/dgc_rule.h"
+#include "thinwire/kernels/limit.h"
 #include "thinwire/memory/dgc_cuda.h"
 
 namespace thinwire {
@@ -128,8 +129,8 @@ __global__ void __launch_bounds__(threads)
       bad = true;
       continue;
     }
-    const DgcPair now =
-        dgc_advance(accumulate, on.momentum, d, {has_u ? u.at[i] : 0, has_v ? v.at[i] : 0});
+    const Kept now = accumulated({accumulate, on.momentum}, d,
+                                 {has_u ? u.at[i] : 0, has_v ? v.at[i] : 0});
     if (has_u) u.at[i] = now.u;
     v.at[i] = now.v;
     if (fabsf(now.v) >= threshold) survives |= 1u << i;
@@ -188,7 +189,7 @@ __global__ void __launch_bounds__(threads)
     const std::uint32_t at = tile.first + i;
     if (forget && on.v != nullptr) {
       const float d = scale * E::widen(gradient[at]);
-      on.v[at] = without(on.accumulate, d, 0.0f, on.u == nullptr ? 0.0f : on.u[at], on.v[at]);
+      on.v[at] = taken_out(on.accumulate, d, 0.0f, on.u == nullptr ? 0.0f : on.u[at], on.v[at]);
       if (on.u != nullptr) on.u[at] = 0;
     }
     gradient[at] = E::narrow(fill);

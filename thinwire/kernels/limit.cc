@@ -19,10 +19,11 @@ void add_within_limit(const float* g, float* v, std::size_t count) {
 void take_out(Accumulate accumulate, float scale, const float* g, const float* sent, float* u,
               float* v, std::size_t count) {
   if (accumulate == Accumulate::none) return;
-  for (std::size_t i = 0; i < count; ++i)
-    v[i] = without(accumulate, scale * g[i], sent == nullptr ? 0.0f : sent[i],
-                   accumulate == Accumulate::residual ? 0.0f : u[i], v[i]);
-  if (accumulate != Accumulate::residual) std::fill_n(u, count, 0.0f);
+  for (std::size_t i = 0; i < count; ++i) {
+    const float back = sent == nullptr ? 0 : sent[i];
+    v[i] = taken_out(accumulate, scale * g[i], back, has_momentum(accumulate) ? u[i] : 0, v[i]);
+  }
+  if (has_momentum(accumulate)) std::fill_n(u, count, 0.0f);
 }
 
 }  // namespace thinwire
