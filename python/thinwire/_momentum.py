@@ -93,13 +93,14 @@ class Optimizer:
             self._complete(buffers)
         for (group, _, name), buffer in zip(self.parameters(), buffers):
             if buffer is not None:
-                found[name] = _sign(group) * buffer.detach().reshape(-1)
+                found[name] = _sign(group) * buffer.detach().reshape(-1).cpu()
         return found
 
     def _complete(self, buffers: list[Optional[torch.Tensor]]) -> None:
         """Fills in what the other ranks have."""
         group = getattr(self.shown, "process_group")
-        there = torch.tensor([float(buffer is not None) for buffer in buffers])
+        device = next(parameter.device for _, parameter, _ in self.parameters())
+        there = torch.tensor([float(buffer is not None) for buffer in buffers], device=device)
         dist.all_reduce(there, group=group)
         for i, (_, parameter, _) in enumerate(self.parameters()):
             if there[i] > 0:
@@ -129,7 +130,9 @@ class Optimizer:
         factor = 1.0 if self._held is None else self._held.factor
         self._given = dict(velocity)
         for name, memory in self.memory.items():
-            self._given[name] = self._given.get(name, 0) + memory.reshape(-1) / factor
+            given = self._given.get(name)
+            decay = memory.reshape(-1) / factor
+            self._given[name] = decay if given is None else given.to(decay.device) + decay
         self._held = None
         self.memory, self._sums = {}, {}
         for _, parameter, _ in self.parameters():
