@@ -196,9 +196,12 @@ class HookState(Base):
 def thinwire_hook(state: HookState, bucket: GradBucket) -> torch.futures.Future[torch.Tensor]:
     """DDP's communication hook: model.register_comm_hook(HookState("dgc"), thinwire.hook)."""
     _native.run_plain(state._ready(), bucket, state._reducer())
-    future: torch.futures.Future[torch.Tensor] = torch.futures.Future()
-    # DDP reads the buffers after the last bucket's call, which has waited for all of them.
-    future.set_result(bucket.buffer())
+    buffer = bucket.buffer()
+    future: torch.futures.Future[torch.Tensor] = torch.futures.Future(
+        devices=[] if buffer.device.type == "cpu" else [buffer.device])
+    # DDP reads the buffers after the last bucket's call, which has waited for all of them; on CUDA
+    # its stream has.
+    future.set_result(buffer)
     return future
 
 

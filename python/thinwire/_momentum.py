@@ -298,7 +298,7 @@ class Optimizer:
         self._take_decay_back(held)
         # Of a GradScaler, where a fused step unscales.
         scale = getattr(self.optimizer, "grad_scale", None)
-        factor = 1.0 if scale is None else float(scale)
+        on_device: dict[tuple[float, float], list[tuple[torch.Tensor, ...]]] = {}
         for group, parameter, name in self.parameters():
             if not held.decays or group["weight_decay"] == 0 or parameter.grad is None:
                 continue
@@ -307,17 +307,16 @@ class Optimizer:
             found[parameter].grad = self._sums.setdefault(name, torch.empty_like(found[parameter]))
             momentum = group["momentum"] if held.follows else held.momentum
             decay = _sign(group) * group["weight_decay"]
-            _native.add_decay(
-                momentum,
-                decay,
-                held.nesterov,
-                factor,
-                found[parameter],
-                memory,
-                parameter.grad,
-                self._sums[name],
-            )
+            row = (found[parameter], memory, parameter.grad, self._sums[name])
+            if parameter.device.type == "cpu":
+                factor = 1.0 if scale is None else float(scale)
+                _native.add_decay(momentum, decay, held.nesterov, factor, *row)
+            else:
+                on_device.setdefault((momentum, decay), []).append(row)
             self._begun.append((found[parameter], memory, momentum, decay))
+        found_inf = getattr(self.optimizer, "found_inf", None)
+        for (momentum, decay), rows in on_device.items():
+            _add_decay(momentum, decay, held.nesterov, scale, found_inf, rows)
         return found
 
     def _take_decay_back(self, held: Held) -> None:
@@ -366,6 +365,32 @@ class Optimizer:
         for group in self.shown.param_groups:
             group.pop(TRACE, None)
         self._after()
+
+
+def _add_decay(
+    momentum: float,
+    decay: float,
+    nesterov: bool,
+    scale: Optional[torch.Tensor],
+    found_inf: Optional[torch.Tensor],
+    rows: list[tuple[torch.Tensor, ...]],
+) -> None:
+    """As _native.add_decay, on a device, with the same bits: rows of weights, memory, gradient and
+    sum. `found_inf`: a fused optimizer leaves the step out if it is not 0, so memory must, too."""
+    weights, memory, gradients, sums = (list(column) for column in zip(*rows))
+    added = torch._foreach_mul(weights, decay)
+    if nesterov:
+        new = list(torch._foreach_mul(torch._foreach_add(memory, added), momentum))
+        shown = list(torch._foreach_add(new, added))
+    else:
+        new = list(torch._foreach_add(torch._foreach_mul(memory, momentum), added))
+        shown = new
+    if scale is not None:
+        shown = list(torch._foreach_mul(shown, scale))
+    torch._foreach_copy_(sums, torch._foreach_add(gradients, shown))
+    if found_inf is not None:
+        new = [torch.where(found_inf != 0, old, one) for old, one in zip(memory, new)]
+    torch._foreach_copy_(memory, new)
 
 
 def _sign(group: dict[str, Any]) -> float:

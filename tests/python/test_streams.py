@@ -32,7 +32,8 @@ def same_states(a, b):
     assert a.keys() == b.keys() and a["entries"].keys() == b["entries"].keys()
     for name, value in a["entries"].items():
         other = b["entries"][name]
-        assert torch.equal(value, other) if isinstance(value, torch.Tensor) else value == other, name
+        same = torch.equal(value, other) if isinstance(value, torch.Tensor) else value == other
+        assert same, name
     assert {**a, "entries": 0} == {**b, "entries": 0}
 
 

@@ -99,6 +99,9 @@ class Attachment {
   std::uint64_t steps() const;
   void on_step(std::function<void(const Step&)> callback);
 
+  // The stream of the courier, for tests.
+  Stream stream() const;
+
   // Collective: throws when a parameter differs between ranks, and names it.
   void check_replicas();
 

@@ -204,6 +204,11 @@ void Attachment::on_step(std::function<void(const Step&)> callback) {
   callback_ = std::move(callback);
 }
 
+Stream Attachment::stream() const {
+  const std::lock_guard lock(mutex_);
+  return courier_ ? courier_->stream() : Stream{};
+}
+
 void Attachment::check_replicas() {
   settle();
   const std::lock_guard lock(mutex_);

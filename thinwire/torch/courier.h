@@ -36,6 +36,9 @@ class Courier {
   // The same, once it is known: waits for the device. Throws what went wrong there.
   virtual bool outcome() = 0;
 
+  // Where its work is enqueued; null on the CPU, and for the current stream.
+  virtual Stream stream() const { return {}; }
+
   // Between steps, with the outcome of the last one known.
   virtual Report report() = 0;
   virtual void visit_state(StateVisitor& visitor) = 0;

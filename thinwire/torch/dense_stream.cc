@@ -1,6 +1,6 @@
 // dense_stream.cc: DDP's own all-reduce for gradients on a device, bit-identical to plain DDP.
-// Whether the sums are finite is found out there, in one pass over them; the host reads the answer
-// when somebody asks.
+// Whether the sums are finite is found out there, in one pass over them, and a second one leaves
+// zeros where they are not; the host reads the answer when somebody asks.
 // SPDX-License-Identifier: Apache-2.0
 #include <ATen/ops/_amp_foreach_non_finite_check_and_unscale.h>
 #include <ATen/ops/ones.h>
@@ -45,21 +45,23 @@ class DenseStreamCourier final : public Courier {
     for (const auto& work : std::exchange(works_, {})) await(*work);
     bad_.zero_();
     at::_amp_foreach_non_finite_check_and_unscale_(tensors_, bad_, one_);
+    // Here and not in outcome(), which may come when the next backward has filled the buckets. For
+    // NaN there is nothing to do: some element is not finite.
+    if (fill == 0) {
+      const at::Tensor mask = bad_.ne(0);
+      for (at::Tensor& tensor : tensors_) tensor.masked_fill_(mask, fill);
+    }
     found_.take(bad_);
-    fill_ = fill;
     open_ = true;
     return std::nullopt;
   }
 
-  // Until here a skipped step's tensors hold what was summed.
   bool outcome() override {
     if (!std::exchange(open_, false)) return skipped_;
     if (!found_.await(connections_.timeout)) lost("the device has not ended the step");
     skipped_ = found_.value() != 0;
-    for (at::Tensor& tensor : tensors_) {
+    for (const at::Tensor& tensor : tensors_)
       count(static_cast<std::uint64_t>(tensor.numel()) * sizeof(float));
-      if (skipped_) tensor.fill_(fill_);
-    }
     report_.steps += 1;
     report_.skipped += skipped_ ? 1 : 0;
     step_ += 1;
@@ -104,7 +106,6 @@ class DenseStreamCourier final : public Courier {
   std::vector<at::Tensor> tensors_;  // of the last step
   at::Tensor bad_, one_;
   Later found_;
-  float fill_ = 0;
   bool open_ = false;  // the outcome is not known
   bool skipped_ = false;
   Report report_;

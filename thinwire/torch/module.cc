@@ -192,6 +192,10 @@ void bind_attachment(py::module_& module) {
            })
       .def(
           "skipped", [](Attachment& attachment) { return attachment.last_step().skipped; }, NoGil())
+      .def("stream",
+           [](const Attachment& attachment) {
+             return reinterpret_cast<std::uintptr_t>(attachment.stream().handle);
+           })
       .def("taken", &Attachment::taken, NoGil())
       .def("steps", &Attachment::steps, NoGil())
       .def("on_step",

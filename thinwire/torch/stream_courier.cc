@@ -46,6 +46,8 @@ class StreamCourier final : public Courier {
 
   bool outcome() override { return exchange_.outcome().skipped; }
 
+  Stream stream() const override { return exchange_.stream(); }
+
   Report report() override { return exchange_.report(); }
   void visit_state(StateVisitor& visitor) override { exchange_.visit_state(visitor); }
 
