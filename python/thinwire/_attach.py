@@ -37,7 +37,8 @@ def attach(model: torch.nn.Module, optimizer: Optional[AnyOptimizers] = None, sc
            exchange: str = "auto", fuse_mb: float = 0.0, timeout: Optional[float] = None,
            scaler: Any = None, check_every: int = 100, callback: Optional[Callback] = None,
            **options: Unpack[SchemeOptions]) -> Union[Handle, DelayedHandle]:
-    """Compresses the gradients of a DDP model by `scheme`, from the next backward on.
+    """Compresses the gradients of a DDP model, on the CPU or on CUDA, by `scheme`, from the next
+    backward on.
 
     `options` are the scheme's: density=0.001, rank=4, ... They may also be in the text:
     scheme="dgc:density=0.001". thinwire.schemes() lists them all.

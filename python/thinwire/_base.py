@@ -152,7 +152,8 @@ class Base(Steps):
         """The mean over the `world` workers that had it, without the loss scale. Collective."""
         assert self._group is not None
         scale = float(entries.get("link/scale", (0, 1.0))[1])
-        mean = {name: value / (world * scale) for name, value in sorted(velocity.items())}
+        mean = {name: (value / (world * scale)).to(self._device)
+                for name, value in sorted(velocity.items())}
         for value in mean.values():
             dist.all_reduce(value, group=self._group)
         return mean
@@ -187,7 +188,7 @@ class Base(Steps):
         entries: Entries = self._attachment.state()
         if self._optimizer is not None:
             for name, memory in self._optimizer.memory.items():
-                entries[name + "/decay"] = (REPLICATED, memory.clone())
+                entries[name + "/decay"] = (REPLICATED, memory.detach().cpu().clone())
         return shard_of(entries, scheme=self._text, world=group.size(), rank=group.rank(),
                         layout=self._attachment.layout(), steps=self._attachment.steps(),
                         order="index")
@@ -291,26 +292,52 @@ class Base(Steps):
     def _connect(self, group: dist.ProcessGroup, named: Named) -> None:
         self._group = group
         self._timeout = timeout_of(group, self._timeout)
+        self._device = self._where(named)
         self._names = {parameter: name for name, parameter in named}
         self._count_of_parameters = sum(parameter.numel() for parameter in self._names)
         self._attachment = _native.Attachment(
-            **connect(group, self._timeout), names=named, scheme=self._text,
+            **connect(group, self._timeout, self._device), names=named, scheme=self._text,
             exchange=self._exchange, fuse_bytes=self._fuse_bytes,
             void_as_nan=self._scaler is not None)
         if self._callbacks or self._optimizer is None:
             self._listen()
+        # Nobody else can leave a skipped step's gradients out: it must be known after backward.
+        self._attachment.set_prompt(self._optimizer is None and self._scaler is None)
         if self._optimizer is not None:
             # Weak, because Python's collector does not see through the native attachment.
             optimizer = weakref.ref(self._optimizer)
             self._attachment.on_begin(
                 lambda: {} if (found := optimizer()) is None else found.factors())
         if self._scaler is not None:
-            self._scaler.scale(torch.zeros(()))  # makes its scale, if it has none yet
+            # Makes its scale, if it has none yet.
+            self._scaler.scale(torch.zeros((), device=self._device))
             self._attachment.set_scale(self._scaler._scale)
+            self._note_scales()
         if self._loaded is not None:
             loaded, self._loaded = self._loaded, None
             self.load_state_dict(loaded)
         self._follow_schedule()
+
+    def _where(self, named: Named) -> torch.device:
+        """The device of the gradients."""
+        parameters = [parameter for _, parameter in named] or self._averaged()
+        return parameters[0].device if parameters else torch.device("cpu")
+
+    def _note_scales(self) -> None:
+        """On CUDA: has the loss scale copied to the host when a forward begins, so that no step
+        must wait for the device to read it."""
+        model = self._ddp_model()
+        if self._device.type == "cpu" or model is None:
+            return
+        attachment = weakref.ref(self._connected)
+
+        @torch.compiler.disable
+        def note(*_: Any) -> None:
+            found = attachment()
+            if found is not None and torch.is_grad_enabled():
+                found.note_scale()
+
+        model.register_forward_pre_hook(note)
 
     def _bind(self, optimizers: AnyOptimizers) -> None:
         """Watches the optimizers. Their momentum goes over with _offer() and _take()."""

@@ -2,7 +2,8 @@
 
 An attachment has a Gloo backend of its own beside DDP's process group: DDP goes on using its group
 (buffers, unused parameters, join), and an attachment that has lost a rank closes its connections,
-so that the others notice at once.
+so that the others notice at once. For gradients on CUDA it has a backend of NCCL besides, where DDP
+has one: other collectives on that one could come in another order on another rank.
 """
 # SPDX-License-Identifier: Apache-2.0
 from __future__ import annotations
@@ -23,6 +24,10 @@ from . import _native
 _POLL = 0.002  # seconds between looks into the store
 _GRACE = 1.0  # seconds for the other ranks to find out too
 
+# For tests on machines without a GPU: True has gradients on the CPU go the way of those on CUDA,
+# "data" with a backend for them alone.
+STREAMS: Any = False
+
 # Connections made so far, by group: every rank makes them in the same order.
 _made: collections.Counter[str] = collections.Counter()
 
@@ -40,10 +45,30 @@ def _host(store: Any, ranks: list[int]) -> int:
     return ranks.index(0) if 0 in ranks else -1
 
 
-def connect(group: dist.ProcessGroup, timeout: float) -> dict[str, Any]:
-    """The arguments of a native attachment that say where the workers are. Collective."""
+def _device_backend(group: dist.ProcessGroup, store: Any, timeout: float) -> Optional[Any]:
+    """NCCL, where it is the process group's for CUDA. Else bytes go through the host."""
+    try:
+        name = group._get_backend(torch.device("cuda")).name()
+    except RuntimeError:
+        return None
+    if name != "nccl":
+        return None
+    options = dist.ProcessGroupNCCL.Options(is_high_priority_stream=True)
+    # Our own limit comes first: it names the rank that is silent, NCCL ends the process.
+    options._timeout = datetime.timedelta(seconds=2 * timeout + 60)
+    return dist.ProcessGroupNCCL(PrefixStore("nccl", store), group.rank(), group.size(), options)
+
+
+def connect(group: dist.ProcessGroup, timeout: float,
+            device: Optional[torch.device] = None) -> dict[str, Any]:
+    """The arguments of a native attachment that say where the workers are. Collective.
+
+    With the device of the gradients also those that say how it reaches the others' devices.
+    """
     found: dict[str, Any] = {"process_group": group, "backend": None, "store": None, "host": -1,
                              "timeout": timeout}
+    if device is not None:
+        found.update(device=device, data=None, streams=bool(STREAMS))
     if group.size() == 1:
         return found
     ranks = dist.get_process_group_ranks(group)
@@ -54,6 +79,11 @@ def connect(group: dist.ProcessGroup, timeout: float) -> dict[str, Any]:
     found["store"], found["host"] = own, _host(store, ranks)
     found["backend"] = dist.ProcessGroupGloo(own, group.rank(), group.size(),
                                              datetime.timedelta(seconds=timeout))
+    if device is not None and device.type == "cuda":
+        found["data"] = _device_backend(group, own, timeout)
+    elif device is not None and STREAMS == "data":
+        found["data"] = dist.ProcessGroupGloo(PrefixStore("data", own), group.rank(), group.size(),
+                                              datetime.timedelta(seconds=timeout))
     return found
 
 
@@ -63,9 +93,13 @@ def timeout_of(group: dist.ProcessGroup, wish: Optional[float]) -> float:
         if wish <= 0:
             raise ValueError(f"timeout={wish}: expected seconds above 0")
         return float(wish)
-    options = getattr(group._get_backend(torch.device("cpu")), "options", None)
-    if options is not None:
-        return float(options._timeout.total_seconds())
+    for kind in ("cpu", "cuda"):
+        try:
+            options = getattr(group._get_backend(torch.device(kind)), "options", None)
+        except RuntimeError:  # it has none for that kind of tensor
+            continue
+        if options is not None:
+            return float(options._timeout.total_seconds())
     return float(c10d._get_default_timeout(c10d.Backend("gloo")).total_seconds())
 
 

@@ -27,7 +27,7 @@ class Handle(Base):
         super().__init__(scheme, **settings)
         self._model = model
         named = averaged_by(model.reducer, model.module)
-        check_parameters(named)
+        check_parameters(named, cuda=True)
         self._names = {parameter: name for name, parameter in named}
         if optimizer is not None:
             self._bind(optimizer)
@@ -86,6 +86,9 @@ class Handle(Base):
 
     def _joining(self) -> bool:
         return bool(self._model._join_config.enable)
+
+    def _ddp_model(self) -> Optional[DistributedDataParallel]:
+        return self._model
 
 
 class HookState(Base):
@@ -154,7 +157,7 @@ class HookState(Base):
             if self._model is not None:
                 if reducer is not None:
                     named = averaged_by(reducer, self._model)
-                check_parameters(named)
+                check_parameters(named, cuda=True)
             elif self._optimizer is not None and reducer is not None:
                 check_cover(self._optimizer.shown,
                             {parameter: f"parameter{place}" for place, parameter
@@ -186,13 +189,19 @@ class HookState(Base):
         ddp = self._ddp()
         return None if ddp is None else ddp.reducer
 
+    def _ddp_model(self) -> Optional[DistributedDataParallel]:
+        return self._ddp() if self._ddp is not None else None
+
 
 def thinwire_hook(state: HookState, bucket: GradBucket) -> torch.futures.Future[torch.Tensor]:
     """DDP's communication hook: model.register_comm_hook(HookState("dgc"), thinwire.hook)."""
     _native.run_plain(state._ready(), bucket, state._reducer())
-    future: torch.futures.Future[torch.Tensor] = torch.futures.Future()
-    # DDP reads the buffers after the last bucket's call, which has waited for all of them.
-    future.set_result(bucket.buffer())
+    buffer = bucket.buffer()
+    future: torch.futures.Future[torch.Tensor] = torch.futures.Future(
+        devices=[] if buffer.device.type == "cpu" else [buffer.device])
+    # DDP reads the buffers after the last bucket's call, which has waited for all of them; on CUDA
+    # its stream has.
+    future.set_result(buffer)
     return future
 
 

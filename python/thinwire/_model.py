@@ -16,21 +16,38 @@ _BUCKET_BYTES = 25 * 2**20
 _ANEW = "call handle.detach() on all ranks, then attach() anew"
 
 
-def check_parameters(named: Named) -> None:
-    """Refuses parameters that no scheme can compress."""
+def check_parameters(named: Named, cuda: bool = False) -> None:
+    """Refuses parameters that no scheme can compress. `cuda`: they may be on a CUDA device."""
     for name, parameter in named:
-        if parameter.dtype == torch.float32 and parameter.device.type == "cpu":
+        kind = parameter.device.type
+        fits = kind == "cpu" or (cuda and kind == "cuda")
+        if parameter.dtype == torch.float32 and fits:
             continue
-        if parameter.device.type != "cpu":
-            advice = "move the model to the CPU before it is wrapped in DDP"
+        if not fits:
+            advice = ("delay= and inspect() work on the CPU only" if kind == "cuda"
+                      else "move the model to the CPU or to CUDA before it is wrapped in DDP")
         elif parameter.dtype.is_complex:
             advice = "keep real and imaginary part as one float32 parameter (torch.view_as_real)"
         else:
             advice = "keep parameters in float32 (model.float()) and compute under torch.autocast"
-        raise ValueError(f"parameter '{name}': expected float32 on the CPU, got {parameter.dtype} "
-                         f"on {parameter.device}; {advice}")
+        raise ValueError(f"parameter '{name}': expected float32 on the CPU"
+                         f"{' or on CUDA' if cuda else ''}, got {parameter.dtype} on "
+                         f"{parameter.device}; {advice}")
     if not named:
         raise ValueError("the model has no parameters that require gradients")
+    if cuda:
+        _check_device(named)
+
+
+def _check_device(named: Named) -> None:
+    first, device = named[0][0], named[0][1].device
+    for name, parameter in named:
+        if parameter.device != device:
+            raise ValueError(f"parameter '{name}' is on {parameter.device}, '{first}' on {device}; "
+                             "keep the model on one device, and start one process per device")
+    if device.type == "cuda" and not _native.has_cuda():
+        raise ValueError("the model is on CUDA, and this build of thinwire has no CUDA; build it "
+                         "where nvcc is found (docs/pytorch.md, 'On CUDA')")
 
 
 def check_modules(model: torch.nn.Module, averaged: set[torch.Tensor]) -> None:

@@ -93,13 +93,14 @@ class Optimizer:
             self._complete(buffers)
         for (group, _, name), buffer in zip(self.parameters(), buffers):
             if buffer is not None:
-                found[name] = _sign(group) * buffer.detach().reshape(-1)
+                found[name] = _sign(group) * buffer.detach().reshape(-1).cpu()
         return found
 
     def _complete(self, buffers: list[Optional[torch.Tensor]]) -> None:
         """Fills in what the other ranks have."""
         group = getattr(self.shown, "process_group")
-        there = torch.tensor([float(buffer is not None) for buffer in buffers])
+        device = next(parameter.device for _, parameter, _ in self.parameters())
+        there = torch.tensor([float(buffer is not None) for buffer in buffers], device=device)
         dist.all_reduce(there, group=group)
         for i, (_, parameter, _) in enumerate(self.parameters()):
             if there[i] > 0:
@@ -129,7 +130,9 @@ class Optimizer:
         factor = 1.0 if self._held is None else self._held.factor
         self._given = dict(velocity)
         for name, memory in self.memory.items():
-            self._given[name] = self._given.get(name, 0) + memory.reshape(-1) / factor
+            given = self._given.get(name)
+            decay = memory.reshape(-1) / factor
+            self._given[name] = decay if given is None else given.to(decay.device) + decay
         self._held = None
         self.memory, self._sums = {}, {}
         for _, parameter, _ in self.parameters():
@@ -295,7 +298,7 @@ class Optimizer:
         self._take_decay_back(held)
         # Of a GradScaler, where a fused step unscales.
         scale = getattr(self.optimizer, "grad_scale", None)
-        factor = 1.0 if scale is None else float(scale)
+        on_device: dict[tuple[float, float], list[tuple[torch.Tensor, ...]]] = {}
         for group, parameter, name in self.parameters():
             if not held.decays or group["weight_decay"] == 0 or parameter.grad is None:
                 continue
@@ -304,17 +307,16 @@ class Optimizer:
             found[parameter].grad = self._sums.setdefault(name, torch.empty_like(found[parameter]))
             momentum = group["momentum"] if held.follows else held.momentum
             decay = _sign(group) * group["weight_decay"]
-            _native.add_decay(
-                momentum,
-                decay,
-                held.nesterov,
-                factor,
-                found[parameter],
-                memory,
-                parameter.grad,
-                self._sums[name],
-            )
+            row = (found[parameter], memory, parameter.grad, self._sums[name])
+            if parameter.device.type == "cpu":
+                factor = 1.0 if scale is None else float(scale)
+                _native.add_decay(momentum, decay, held.nesterov, factor, *row)
+            else:
+                on_device.setdefault((momentum, decay), []).append(row)
             self._begun.append((found[parameter], memory, momentum, decay))
+        found_inf = getattr(self.optimizer, "found_inf", None)
+        for (momentum, decay), rows in on_device.items():
+            _add_decay(momentum, decay, held.nesterov, scale, found_inf, rows)
         return found
 
     def _take_decay_back(self, held: Held) -> None:
@@ -363,6 +365,32 @@ class Optimizer:
         for group in self.shown.param_groups:
             group.pop(TRACE, None)
         self._after()
+
+
+def _add_decay(
+    momentum: float,
+    decay: float,
+    nesterov: bool,
+    scale: Optional[torch.Tensor],
+    found_inf: Optional[torch.Tensor],
+    rows: list[tuple[torch.Tensor, ...]],
+) -> None:
+    """As _native.add_decay, on a device, with the same bits: rows of weights, memory, gradient and
+    sum. `found_inf`: a fused optimizer leaves the step out if it is not 0, so memory must, too."""
+    weights, memory, gradients, sums = (list(column) for column in zip(*rows))
+    added = torch._foreach_mul(weights, decay)
+    if nesterov:
+        new = list(torch._foreach_mul(torch._foreach_add(memory, added), momentum))
+        shown = list(torch._foreach_add(new, added))
+    else:
+        new = list(torch._foreach_add(torch._foreach_mul(memory, momentum), added))
+        shown = new
+    if scale is not None:
+        shown = list(torch._foreach_mul(shown, scale))
+    torch._foreach_copy_(sums, torch._foreach_add(gradients, shown))
+    if found_inf is not None:
+        new = [torch.where(found_inf != 0, old, one) for old, one in zip(memory, new)]
+    torch._foreach_copy_(memory, new)
 
 
 def _sign(group: dict[str, Any]) -> float:

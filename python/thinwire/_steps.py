@@ -28,6 +28,7 @@ class Steps(Reports):
         self._names: dict[torch.Tensor, str] = {}
         self._told_of_clipping = False
         self._steps_seen, self._rehearsal = 0, False
+        self._device = torch.device("cpu")  # of the gradients
 
     @property
     def _connected(self) -> _native.Attachment:
@@ -50,6 +51,9 @@ class Steps(Reports):
 
     def _joining(self) -> bool:
         return False
+
+    def _ddp_model(self) -> Optional[torch.nn.Module]:
+        return None
 
     def on_step(self, callback: Callback, every: int = 1) -> None:
         """Calls `callback` with the StepReport of every `every`-th step, on every rank."""
@@ -98,7 +102,10 @@ class Steps(Reports):
         # A rehearsal must not gather weight decay; an optimizer with momentum makes its buffers.
         if self._is_rehearsal():
             return self._optimizer is not None and self._optimizer.taken
-        skipped = self._attachment is not None and self._attachment.skipped()
+        # On CUDA to ask is to wait for the exchange. A GradScaler sees the NaN of a skipped step by
+        # itself, and skips it.
+        asks = self._scaler is None or self._device.type == "cpu"
+        skipped = asks and self._attachment is not None and self._attachment.skipped()
         self._count(skipped)
         if not skipped and self._optimizer is not None and self._optimizer.taken:
             self._notice_clipping()
@@ -107,11 +114,11 @@ class Steps(Reports):
     def _is_rehearsal(self) -> bool:
         """Whether this step is of zeros, without a backward before it: torch's get_state_dict()
         makes one so that the optimizer has a state."""
-        steps = int(self._attachment.report()["steps"]) if self._attachment is not None else 0
+        steps = self._attachment.taken() if self._attachment is not None else 0
         before, self._steps_seen = self._steps_seen, steps
         # A skipped step leaves zeros after a backward.
-        skipped = self._attachment is not None and self._attachment.skipped()
-        self._rehearsal = steps == before and not skipped and all(
+        self._rehearsal = steps == before and not (
+            self._attachment is not None and self._attachment.skipped()) and all(
             parameter.grad is None or not parameter.grad.any() for parameter in self._averaged())
         return self._rehearsal
 
@@ -120,6 +127,8 @@ class Steps(Reports):
         velocities, and what is clipped off is lost for all steps to come."""
         assert self._attachment is not None
         share = self._attachment.share_kept()
+        if share == 1:
+            return
         unscaled = share * (self._scaler.get_scale() if self._scaler is not None else 1.0)
         is_scale = abs(unscaled - 1) < 1e-5 or math.frexp(share)[0] == 0.5
         if self._told_of_clipping or not 0 < share < 1 - 1e-5 or is_scale:

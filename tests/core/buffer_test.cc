@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <cstdint>
 #include <utility>
+#include <vector>
 
 #include "thinwire/core/error.h"
 
@@ -33,7 +34,26 @@ TEST(Buffer, MovesItsMemory) {
 TEST(Buffer, SaysThatTheBuildHasNoCuda) {
   if (has_cuda()) GTEST_SKIP() << "this machine has a GPU";
   EXPECT_THROW(Buffer(Place::cuda, 64), Error);
-  EXPECT_THROW(Event(Device{}), Error);
+  const Device gpu{Device::Kind::cuda, 0};
+  EXPECT_THROW(Event{gpu}, Error);
+  EXPECT_THROW(OwnStream{gpu}, Error);
+  EXPECT_THROW(DeviceScope{gpu}, Error);
+}
+
+TEST(OwnStream, OnTheCpuWorkIsDoneAtOnce) {
+  const DeviceScope scope{Device{}};
+  const OwnStream stream{Device{}};
+  EXPECT_EQ(stream.get().handle, nullptr);
+  Event event{Device{}};
+  std::vector<int> from = {1, 2, 3}, to(3);
+  stream.copy(to.data(), from.data(), 3 * sizeof(int));
+  event.record(stream.get());
+  EXPECT_TRUE(event.done());
+  EXPECT_EQ(to, from);
+  stream.zero(to.data(), 2 * sizeof(int));
+  EXPECT_EQ(to, (std::vector<int>{0, 0, 3}));
+  stream.copy(nullptr, nullptr, 0);
+  stream.wait();
 }
 
 }  // namespace

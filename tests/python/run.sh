@@ -12,5 +12,5 @@ if ! compgen -G "$build/python/thinwire/_native*.so" >/dev/null; then
 fi
 export PYTHONPATH=$build/python:$build/tests/python:$PWD/tests/python PYTHONDONTWRITEBYTECODE=1
 export THINWIRE=$build/apps/thinwire LIBTORCH_DIGITS=$build/examples/libtorch_digits/libtorch_digits
-exec .venv/bin/python -W ignore -m pytest -q -p no:cacheprovider \
+exec ${PYTHON:-.venv/bin/python} -W ignore -m pytest -q -p no:cacheprovider \
   ${TEST_JOBS:+-n $TEST_JOBS --dist worksteal} "$@" tests/python

@@ -4,6 +4,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <memory>
 #include <string>
 
 #include "thinwire/comm/group.h"
@@ -25,6 +26,13 @@ class StreamGroup {
   // Every rank sends all of `mine`, of the same length; rank r's bytes arrive at
   // slots[r * mine.size()].
   virtual void all_gather(ConstBytes mine, Bytes slots, Stream stream) = 0;
+
+  // Breaks off what is under way and would never end, because a rank is gone. The group is unusable
+  // afterwards.
+  virtual void break_off() {}
 };
+
+// A group of one, for memory of that device (or of the CPU).
+std::unique_ptr<StreamGroup> make_solo_stream_group(Device device);
 
 }  // namespace thinwire

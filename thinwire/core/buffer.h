@@ -1,5 +1,5 @@
 // buffer.h: memory that knows where it lies, and the order of work on a device. Without CUDA only
-// host memory exists, and every function that needs a device throws.
+// host memory exists, and whatever needs a device throws.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -61,7 +61,44 @@ void zero_bytes(void* to, std::size_t bytes, Stream stream);
 // Waits until the stream is idle.
 void synchronize(Stream stream);
 
-// A point in a stream that another stream, or the host, waits for.
+// Makes a device current for a scope; what is enqueued on one of its streams needs that. Nothing to
+// do for the CPU.
+class DeviceScope {
+ public:
+  explicit DeviceScope(Device device);
+  ~DeviceScope();
+  DeviceScope(const DeviceScope&) = delete;
+  DeviceScope& operator=(const DeviceScope&) = delete;
+
+ private:
+  int before_ = -1;  // the device that was current; -1: it still is
+};
+
+// A stream of our own. It runs beside all others, the default stream too, and before what they have
+// not started yet. On the CPU it is null, and every call is complete when it returns: code that
+// orders work by streams and events then runs without a device.
+class OwnStream {
+ public:
+  explicit OwnStream(Device device);
+  ~OwnStream();  // does not wait
+  OwnStream(const OwnStream&) = delete;
+  OwnStream& operator=(const OwnStream&) = delete;
+
+  Device device() const { return device_; }
+  Stream get() const { return {handle_}; }
+
+  // As the functions above, in this stream.
+  void copy(void* to, const void* from, std::size_t bytes) const;
+  void zero(void* to, std::size_t bytes) const;
+  void wait() const;
+
+ private:
+  Device device_;
+  void* handle_ = nullptr;
+};
+
+// A point in a stream that another stream, or the host, waits for. On the CPU there is nothing to
+// wait for.
 class Event {
  public:
   explicit Event(Device device);
@@ -75,6 +112,7 @@ class Event {
   bool done() const;
 
  private:
+  Device device_;
   void* event_ = nullptr;
 };
 

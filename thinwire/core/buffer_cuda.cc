@@ -19,22 +19,22 @@ void check(cudaError_t error, const char* what) {
 cudaStream_t of(Stream stream) { return static_cast<cudaStream_t>(stream.handle); }
 cudaEvent_t of(void* event) { return static_cast<cudaEvent_t>(event); }
 
-// Makes a device current for a scope.
-class OnDevice {
- public:
-  explicit OnDevice(Device device) {
-    check(cudaGetDevice(&before_), "cudaGetDevice");
-    if (device.index != before_) check(cudaSetDevice(device.index), "cudaSetDevice");
-  }
-  ~OnDevice() { cudaSetDevice(before_); }
-  OnDevice(const OnDevice&) = delete;
-  OnDevice& operator=(const OnDevice&) = delete;
-
- private:
-  int before_ = 0;
-};
+bool on_cpu(Device device) { return device.kind == Device::Kind::cpu; }
 
 }  // namespace
+
+DeviceScope::DeviceScope(Device device) {
+  if (on_cpu(device)) return;
+  int now = 0;
+  check(cudaGetDevice(&now), "cudaGetDevice");
+  if (now == device.index) return;
+  check(cudaSetDevice(device.index), "cudaSetDevice");
+  before_ = now;
+}
+
+DeviceScope::~DeviceScope() {
+  if (before_ >= 0) cudaSetDevice(before_);
+}
 
 Buffer::Buffer(Place place, std::size_t bytes, Device device)
     : bytes_(bytes), place_(place), device_(device) {
@@ -46,7 +46,7 @@ Buffer::Buffer(Place place, std::size_t bytes, Device device)
     check(cudaMallocHost(&data_, bytes), "no pinned memory");
     __builtin_memset(data_, 0, bytes);
   } else {
-    const OnDevice here(device);
+    const DeviceScope here(device);
     if (cudaMalloc(&data_, bytes) != cudaSuccess)
       fail("cuda:", device.index, ": no memory for ", bytes, " bytes; use a scheme with less state",
            " or smaller batches");
@@ -83,26 +83,62 @@ void synchronize(Stream stream) {
   check(cudaStreamSynchronize(of(stream)), "cudaStreamSynchronize");
 }
 
-Event::Event(Device device) {
-  const OnDevice here(device);
+OwnStream::OwnStream(Device device) : device_(device) {
+  if (on_cpu(device)) return;
+  const DeviceScope here(device);
+  int least = 0, greatest = 0;  // CUDA counts down
+  check(cudaDeviceGetStreamPriorityRange(&least, &greatest), "cudaDeviceGetStreamPriorityRange");
+  cudaStream_t stream = nullptr;
+  check(cudaStreamCreateWithPriority(&stream, cudaStreamNonBlocking, greatest), "cudaStreamCreate");
+  handle_ = stream;
+}
+
+// What was enqueued still runs.
+OwnStream::~OwnStream() {
+  if (handle_ != nullptr) cudaStreamDestroy(of(get()));
+}
+
+void OwnStream::copy(void* to, const void* from, std::size_t bytes) const {
+  if (!on_cpu(device_)) return copy_bytes(to, from, bytes, get());
+  if (bytes != 0) __builtin_memmove(to, from, bytes);
+}
+
+void OwnStream::zero(void* to, std::size_t bytes) const {
+  if (!on_cpu(device_)) return zero_bytes(to, bytes, get());
+  if (bytes != 0) __builtin_memset(to, 0, bytes);
+}
+
+void OwnStream::wait() const {
+  if (!on_cpu(device_)) synchronize(get());
+}
+
+Event::Event(Device device) : device_(device) {
+  if (on_cpu(device)) return;
+  const DeviceScope here(device);
   cudaEvent_t event = nullptr;
   check(cudaEventCreateWithFlags(&event, cudaEventDisableTiming), "cudaEventCreate");
   event_ = event;
 }
 
-Event::~Event() { cudaEventDestroy(of(event_)); }
+Event::~Event() {
+  if (event_ != nullptr) cudaEventDestroy(of(event_));
+}
 
 void Event::record(Stream stream) {
-  check(cudaEventRecord(of(event_), of(stream)), "cudaEventRecord");
+  if (!on_cpu(device_)) check(cudaEventRecord(of(event_), of(stream)), "cudaEventRecord");
 }
 
 void Event::hold_back(Stream stream) const {
-  check(cudaStreamWaitEvent(of(stream), of(event_), 0), "cudaStreamWaitEvent");
+  if (!on_cpu(device_))
+    check(cudaStreamWaitEvent(of(stream), of(event_), 0), "cudaStreamWaitEvent");
 }
 
-void Event::wait() const { check(cudaEventSynchronize(of(event_)), "cudaEventSynchronize"); }
+void Event::wait() const {
+  if (!on_cpu(device_)) check(cudaEventSynchronize(of(event_)), "cudaEventSynchronize");
+}
 
 bool Event::done() const {
+  if (on_cpu(device_)) return true;
   const cudaError_t state = cudaEventQuery(of(event_));
   if (state == cudaErrorNotReady) return false;
   check(state, "cudaEventQuery");

@@ -15,6 +15,10 @@ constexpr std::align_val_t alignment{64};
   fail("this build of thinwire has no CUDA; build it where nvcc is found (-DTHINWIRE_CUDA=ON)");
 }
 
+void require_cpu(Device device) {
+  if (device.kind != Device::Kind::cpu) no_cuda();
+}
+
 }  // namespace
 
 // Nothing copies to or from a device here, so pinned memory is plain memory.
@@ -37,11 +41,27 @@ void copy_bytes(void*, const void*, std::size_t, Stream) { no_cuda(); }
 void zero_bytes(void*, std::size_t, Stream) { no_cuda(); }
 void synchronize(Stream) {}
 
-Event::Event(Device) { no_cuda(); }
+DeviceScope::DeviceScope(Device device) { require_cpu(device); }
+DeviceScope::~DeviceScope() = default;
+
+OwnStream::OwnStream(Device device) : device_(device) { require_cpu(device); }
+OwnStream::~OwnStream() = default;
+
+void OwnStream::copy(void* to, const void* from, std::size_t bytes) const {
+  if (bytes != 0) std::memmove(to, from, bytes);
+}
+
+void OwnStream::zero(void* to, std::size_t bytes) const {
+  if (bytes != 0) std::memset(to, 0, bytes);
+}
+
+void OwnStream::wait() const {}
+
+Event::Event(Device device) : device_(device) { require_cpu(device); }
 Event::~Event() = default;
-void Event::record(Stream) { no_cuda(); }
-void Event::hold_back(Stream) const { no_cuda(); }
-void Event::wait() const { no_cuda(); }
-bool Event::done() const { no_cuda(); }
+void Event::record(Stream) {}
+void Event::hold_back(Stream) const {}
+void Event::wait() const {}
+bool Event::done() const { return true; }
 
 }  // namespace thinwire

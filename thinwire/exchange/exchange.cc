@@ -13,12 +13,11 @@
 #include <thread>
 #include <utility>
 
-#include "thinwire/compress/registry.h"
 #include "thinwire/core/error.h"
 #include "thinwire/exchange/agreement.h"
 #include "thinwire/exchange/fuse.h"
 #include "thinwire/exchange/passage.h"
-#include "thinwire/exchange/striped.h"
+#include "thinwire/exchange/setup.h"
 #include "thinwire/kernels/norm.h"
 
 namespace thinwire {
@@ -28,45 +27,8 @@ namespace {
 // only need more memory.
 constexpr std::size_t depth = 2;
 
-// A state holds numbers as f64, which is exact up to here.
-constexpr double last_step = 0x1p53;
-
 double seconds_since(std::chrono::steady_clock::time_point start) {
   return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
-}
-
-// The configurations as one text. Equal neighbours are written once, with their number.
-std::string join(const std::vector<Config>& configs) {
-  std::string text;
-  for (std::size_t i = 0; i < configs.size();) {
-    const std::string one = configs[i].str();
-    std::size_t alike = 1;
-    while (i + alike < configs.size() && configs[i + alike].str() == one) ++alike;
-    text += (text.empty() ? "" : " ") + one +
-            (alike < configs.size() ? " x" + std::to_string(alike) : "");
-    i += alike;
-  }
-  return text;
-}
-
-std::vector<std::unique_ptr<Compressor>> make_compressors(const Group& group,
-                                                          const std::vector<Bucket>& buckets,
-                                                          const std::vector<Config>& configs,
-                                                          const ExchangeKind& kind) {
-  if (configs.size() != buckets.size()) {
-    fail("exchange: expected a configuration per bucket (", buckets.size(), "), got ",
-         configs.size());
-  }
-  check_fit(kind, group.size());
-  const Site site{group.rank(), group.size()};
-  std::vector<std::unique_ptr<Compressor>> compressors;
-  for (std::size_t i = 0; i < buckets.size(); ++i) {
-    check_fit(kind, configs[i]);
-    compressors.push_back(
-        kind.striped() ? std::make_unique<StripedCompressor>(configs[i], kind, buckets[i], site)
-                       : make_compressor(configs[i], buckets[i], site));
-  }
-  return compressors;
 }
 
 }  // namespace
@@ -79,16 +41,8 @@ class Exchange::Engine {
       : group_(group),
         fuser_(options.fuse_bytes),
         server_(options.kind.is_server(group.rank(), group.size())) {
-    if (compressors.size() != buckets.size()) {
-      fail("exchange: expected a compressor per bucket (", buckets.size(), "), got ",
-           compressors.size());
-    }
+    check_buckets(buckets, compressors);
     for (std::size_t i = 0; i < buckets.size(); ++i) {
-      if (buckets[i].id != i) {
-        fail("exchange: expected buckets numbered from 0 without gaps, got number ", buckets[i].id,
-             " at place ", i);
-      }
-      validate(buckets[i]);
       needs_norm_ = needs_norm_ || compressors[i]->needs_norm();
       remembers_ = remembers_ || compressors[i]->sound().has_value();
     }
@@ -178,12 +132,9 @@ class Exchange::Engine {
     // After an error no step runs any more, and the memory is consistent.
     if (submitted_ != 0 && !error_)
       fail("rank ", group_.rank(), ": state was visited inside a step; call finish() first");
-    auto step = static_cast<double>(step_);
-    visitor.number("exchange/step", step, Share::replicated);
-    if (!(step >= 0 && step <= last_step))
-      fail("state 'exchange/step': expected a number of steps, the checkpoint has ", step);
-    agreed_ = agreed_ && static_cast<std::uint64_t>(step) == step_;
-    step_ = static_cast<std::uint64_t>(step);
+    const std::uint64_t before = step_;
+    visit_step(visitor, step_);
+    agreed_ = agreed_ && step_ == before;
     for (Lane& lane : lanes_) lane.compressor->visit_state(visitor);
   }
 
@@ -223,10 +174,7 @@ class Exchange::Engine {
     Inbox inbox;
   };
 
-  std::string where(std::size_t bucket) const {
-    return "rank " + std::to_string(group_.rank()) + ", step " + std::to_string(step_) +
-           ", bucket " + std::to_string(bucket);
-  }
+  std::string where(std::size_t bucket) const { return place_of(group_.rank(), step_, bucket); }
 
   void run() {
     while (wait_for([this] { return submitted_ > 0 && !result_ && !error_; })) {
@@ -540,7 +488,8 @@ Exchange::Exchange(Group& group, const std::vector<Bucket>& buckets, const Confi
 
 Exchange::Exchange(Group& group, const std::vector<Bucket>& buckets,
                    const std::vector<Config>& configs, const ExchangeOptions& options)
-    : Exchange(group, buckets, make_compressors(group, buckets, configs, options.kind),
+    : Exchange(group, buckets,
+               make_compressors({group.rank(), group.size()}, buckets, configs, options.kind),
                join(configs), options) {}
 
 Exchange::Exchange(Group& group, std::vector<Bucket> buckets,

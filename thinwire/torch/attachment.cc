@@ -68,18 +68,13 @@ std::string Attachment::where() const {
 
 void Attachment::submit(c10d::GradBucket& bucket, const std::optional<Usage>& usage) {
   if (bucket.getIndex() == 0) {
-    finish();  // of a rank that has joined early and never asked for it
+    settle();  // also of a rank that has joined early and never asked for it
     ask_factors();
   }
   const std::lock_guard lock(mutex_);
   const std::size_t index = bucket.getIndex();
   const at::Tensor& gradient = bucket.getBuffer();
-  if (gradient.is_sparse())
-    fail(where(), ", bucket ", index, ": expected dense gradients, got sparse ones; make the ",
-         "Embedding or EmbeddingBag with sparse=False");
-  if (gradient.scalar_type() != at::kFloat || !gradient.is_cpu() || !gradient.is_contiguous())
-    fail(where(), ", bucket ", index, ": expected gradients of float32 on the CPU, got ",
-         gradient.toString(), "; keep parameters in float32 (autocast does)");
+  check(gradient, index);
   if (index == 0) {
     check_single();
     begin(gradient);
@@ -98,7 +93,22 @@ void Attachment::submit(c10d::GradBucket& bucket, const std::optional<Usage>& us
   under_way_ = true;
   if (settled_) hand_over(index, gradient);
   if (!settled_ && bucket.isLast()) arrange();
-  if (usage && bucket.isLast()) unused_.ask(*usage, *connections_.process_group);
+  if (usage && bucket.isLast()) unused_.ask(*usage, *connections_.process_group, gradient.device());
+}
+
+void Attachment::check(const at::Tensor& gradient, std::size_t bucket) const {
+  if (gradient.is_sparse())
+    fail(where(), ", bucket ", bucket, ": expected dense gradients, got sparse ones; make the ",
+         "Embedding or EmbeddingBag with sparse=False");
+  if (gradient.scalar_type() != at::kFloat || !(gradient.is_cpu() || gradient.is_cuda()) ||
+      !gradient.is_contiguous())
+    fail(where(), ", bucket ", bucket,
+         ": expected gradients of float32 on the CPU or on CUDA, got ", gradient.toString(),
+         "; keep parameters in float32 (autocast does)");
+  if (gradient.device() != connections_.device)
+    fail(where(), ", bucket ", bucket, ": its gradients are on ", gradient.device().str(),
+         ", and were on ", connections_.device.str(), " when the model was attached; keep a model",
+         " on one device");
 }
 
 // Called before anything of the step has left. Outside of a backward, a rank that has joined early
@@ -183,7 +193,7 @@ void Attachment::launch() {
   std::vector<at::Tensor> gradients;
   for (const Seen& one : arrived_) gradients.push_back(one.gradient);
   if (names_of(buckets_) != names_of(seen_)) {
-    staging_.emplace(buckets_);
+    staging_.emplace(buckets_, connections_.device);
     staging_->take(seen_, gradients);
     gradients = staging_->tensors();
   }
@@ -196,12 +206,10 @@ void Attachment::hand_over(std::size_t bucket, const at::Tensor& gradient) {
 }
 
 void Attachment::pay(const Bucket& bucket, const at::Tensor& gradient) {
-  float* const data = gradient.data_ptr<float>();
   for (const Parameter& parameter : bucket.parameters) {
     const auto found = owed_.find(parameter.name);
     if (found == owed_.end() || found->second.size() != parameter.count) continue;
-    for (std::size_t i = 0; i < parameter.count; ++i)
-      data[parameter.offset + i] += found->second[i];
+    slice_of(gradient, parameter).add_(tensor_over(found->second).to(gradient.device()));
   }
 }
 
@@ -249,22 +257,51 @@ void Attachment::finish() {
   if (step && callback) callback(*step);
 }
 
+void Attachment::settle() {
+  finish();
+  std::optional<Step> step;
+  std::function<void(const Step&)> callback;
+  {
+    const std::lock_guard lock(mutex_);
+    if (!std::exchange(open_, false)) return;
+    const bool skipped = courier_->outcome();
+    if (skipped) held_.clear();
+    step = close(skipped);
+    callback = callback_;
+  }
+  if (callback) callback(*step);
+}
+
+void Attachment::set_prompt(bool on) {
+  const std::lock_guard lock(mutex_);
+  prompt_ = on;
+}
+
+// Returns the step, if its outcome is known. What depends on the outcome cannot wait for settle():
+// debts are paid again after a skipped step, and averages of unused parameters go back into memory.
+// So on a device the host waits here in such steps.
 std::optional<Step> Attachment::end_step() {
   if (!under_way_) return std::nullopt;
   under_way_ = false;
-  const bool skipped = courier_->finish();
+  const float fill = options_.void_as_nan ? std::numeric_limits<float>::quiet_NaN() : 0.0f;
+  std::optional<bool> skipped = courier_->finish(fill);
+  if (!skipped && (prompt_ || !owed_.empty() || unused_.any())) skipped = courier_->outcome();
   std::vector<at::Tensor> gradients;
   for (const Seen& one : arrived_) gradients.push_back(one.gradient);
   arrived_.clear();
   if (staging_) staging_->give_back(seen_, gradients);
-  if (skipped && options_.void_as_nan)
-    for (at::Tensor& gradient : gradients) gradient.fill_(std::numeric_limits<double>::quiet_NaN());
-  if (!skipped) {
+  if (!skipped.value_or(false)) {
     owed_.clear();
     take_back(gradients);
     held_.mark();
   }
   sample(gradients);
+  if (skipped) return close(*skipped);
+  open_ = true;
+  return std::nullopt;
+}
+
+std::optional<Step> Attachment::close(bool skipped) {
   const Report now = combine(retired_, courier_->report(), 1);
   last_ = {earlier_ + now.steps, skipped, combine(now, before_, -1)};
   before_ = now;

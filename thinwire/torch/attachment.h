@@ -5,6 +5,10 @@
 // All buckets of one backward are one step. When DDP has cut its buckets anew, they leave together
 // after the last one, once the cut is known; in all other steps each leaves at once. All ranks must
 // call a method marked "collective" between the same steps.
+//
+// Gradients may be on the CPU or on one CUDA device. There a step ends for the host before it ends
+// for the device, and its outcome is settled later: when the next step begins, or when somebody
+// asks for it. Waits that a device makes necessary are named where they are.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -24,6 +28,7 @@
 #include "thinwire/exchange/exchange.h"
 #include "thinwire/torch/courier.h"
 #include "thinwire/torch/held.h"
+#include "thinwire/torch/later.h"
 #include "thinwire/torch/layout.h"
 #include "thinwire/torch/order.h"
 #include "thinwire/torch/report.h"
@@ -50,9 +55,14 @@ class Attachment {
   // One bucket, in order from 0; the average arrives in the bucket's own buffer. `usage`: DDP's
   // counts of used parameters at the time of the call, where DDP keeps any.
   void submit(c10d::GradBucket& bucket, const std::optional<Usage>& usage);
-  // Waits for the averages of the step; nothing to do when there is none under way. Every error of
-  // the step is thrown here or by the next submit().
+  // Ends the step; nothing to do when there is none under way. On the CPU it waits for the averages.
+  // On a device the current stream does. Every error of the step is thrown here, by settle() or by
+  // the next submit().
   void finish();
+  // The same, and waits until the outcome is known.
+  void settle();
+  // On a device: whether finish() settles, too. Then the outcome is known at the end of backward.
+  void set_prompt(bool on);
 
   // Collective: from the next step on. Residuals go over, to the new scheme or the next gradient.
   void set_scheme(const Config& config, const ExchangeOptions& options);
@@ -70,6 +80,9 @@ class Attachment {
 
   // The loss scale of AMP, as the tensor that its scaler keeps up to date: memory follows it.
   void set_scale(const at::Tensor& scale);
+  // On a device: has the scale copied to the host as it is now. The step that follows then needs
+  // not wait for the device to read it, if nobody changes the tensor meanwhile.
+  void note_scale();
 
   State state();
   Names layout() const;
@@ -78,9 +91,16 @@ class Attachment {
   // ranks.
   void load(State state, Names layout, std::optional<std::uint64_t> steps);
 
-  Report report() const;
-  Step last_step() const;
+  // Both settle the last step. The numbers of steps do not: `taken` are those since the start of
+  // the process, `steps` counts on over restarts.
+  Report report();
+  Step last_step();
+  std::uint64_t taken() const;
+  std::uint64_t steps() const;
   void on_step(std::function<void(const Step&)> callback);
+
+  // The stream of the courier, for tests.
+  Stream stream() const;
 
   // Collective: throws when a parameter differs between ranks, and names it.
   void check_replicas();
@@ -104,11 +124,15 @@ class Attachment {
   void follow_scale();
   void ask_factors();
   void apply_factors();
+  bool samples(c10::Device device) const;
   void sample(const std::vector<at::Tensor>& gradients);
+  double scale_now();
+  void check(const at::Tensor& gradient, std::size_t bucket) const;
   void take_back(const std::vector<at::Tensor>& gradients);
   void name_parameters();
   std::vector<Bucket> buckets_seen();
   std::optional<Step> end_step();
+  std::optional<Step> close(bool skipped);
   State saved();
   std::string where() const;
 
@@ -128,6 +152,8 @@ class Attachment {
   at::Tensor first_;
   int staged_ = 0;  // steps since the load in which DDP's cut differed from the loaded one
   bool under_way_ = false;
+  bool open_ = false;  // a step has ended whose outcome is not known
+  bool prompt_ = false;
   std::vector<Seen> arrived_;  // of this step
   std::optional<Staging> staging_;
   Unused unused_;  // of this step
@@ -140,6 +166,8 @@ class Attachment {
   Names loaded_layout_;
   std::map<std::string, std::vector<float>> owed_;
   at::Tensor scale_;
+  std::optional<Later> noted_scale_;
+  std::uint32_t noted_version_ = 0;  // of the tensor
   double last_scale_ = 0;
   std::function<Factors()> ask_;
   Factors factors_;  // of the step that begins

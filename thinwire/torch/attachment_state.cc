@@ -1,10 +1,10 @@
 // attachment_state.cc: calls between steps: schemes, loss scale, state, reports.
 // SPDX-License-Identifier: Apache-2.0
 #include <algorithm>
+#include <bit>
 #include <cmath>
 #include <utility>
 
-#include "thinwire/compress/registry.h"
 #include "thinwire/exchange/replicas.h"
 #include "thinwire/torch/attachment.h"
 #include "thinwire/torch/state.h"
@@ -13,7 +13,7 @@ namespace thinwire::ddp {
 
 void Attachment::follow_scale() {
   if (!scale_.defined() || !courier_) return;
-  const double now = scale_.item<double>();
+  const double now = scale_now();
   if (last_scale_ != 0 && now != last_scale_) {
     const auto factor = static_cast<float>(now / last_scale_);
     Rescale rescale(factor);
@@ -22,6 +22,22 @@ void Attachment::follow_scale() {
       for (float& value : values) value *= factor;
   }
   last_scale_ = now;
+}
+
+// Memory must have the scale of the gradients that come, so its value is needed here, and exactly.
+// On a device it is known without a wait for the backward under way only if it was noted before,
+// and has not changed since, which the tensor's version tells.
+double Attachment::scale_now() {
+  const bool noted = noted_scale_ && noted_version_ == scale_._version();
+  return noted ? noted_scale_->value() : scale_.item<double>();
+}
+
+void Attachment::note_scale() {
+  const std::lock_guard lock(mutex_);
+  if (!scale_.defined() || scale_.is_cpu()) return;
+  if (!noted_scale_) noted_scale_.emplace(scale_.device());
+  noted_scale_->take(scale_);
+  noted_version_ = static_cast<std::uint32_t>(scale_._version());
 }
 
 void Attachment::on_begin(std::function<Factors()> ask) {
@@ -49,15 +65,23 @@ void Attachment::apply_factors() {
   factors_.clear();
 }
 
+// To look costs a wait on a device: there only in steps 8, 64, 512, ...
+bool Attachment::samples(c10::Device device) const {
+  if (device.is_cpu()) return true;
+  const std::uint64_t step = before_.steps + 1;
+  return step >= 8 && std::has_single_bit(step) && std::countr_zero(step) % 3 == 0;
+}
+
 // The first element that is not 0: sparse averages have few others. A bounded search, in the first
 // bucket alone.
 void Attachment::sample(const std::vector<at::Tensor>& gradients) {
   constexpr std::size_t most = std::size_t{1} << 14;
   sample_ = {};
-  if (gradients.empty() || seen_.empty()) return;
-  const auto* const data = gradients[0].const_data_ptr<float>();
+  if (gradients.empty() || seen_.empty() || !samples(gradients[0].device())) return;
   std::size_t at = 0;
   const std::size_t end = std::min(most, seen_[0].elements());
+  const at::Tensor part = gradients[0].narrow(0, 0, static_cast<std::int64_t>(end)).cpu();
+  const auto* const data = part.const_data_ptr<float>();
   while (at < end && (data[at] == 0 || !std::isfinite(data[at]))) ++at;
   if (at == end) return;
   for (std::size_t i = 0; i < seen_[0].parameters.size(); ++i) {
@@ -74,12 +98,13 @@ double Attachment::share_kept() const {
   if (!gradient.defined() || gradient.is_sparse() || gradient.scalar_type() != at::kFloat ||
       !gradient.is_non_overlapping_and_dense() || gradient.strides() != sample_.parameter.strides())
     return 1;
-  return static_cast<double>(gradient.const_data_ptr<float>()[sample_.at]) /
+  const auto place = static_cast<std::int64_t>(sample_.at);
+  return gradient.as_strided({1}, {1}, gradient.storage_offset() + place).item<double>() /
          static_cast<double>(sample_.average);
 }
 
 void Attachment::set_scheme(const Config& config, const ExchangeOptions& options) {
-  finish();
+  settle();
   const std::lock_guard lock(mutex_);
   if (courier_ && config.scheme != options_.config.scheme) {
     // A scheme's own schedule (warm-up) counts from its first step.
@@ -94,10 +119,7 @@ void Attachment::set_scheme(const Config& config, const ExchangeOptions& options
 }
 
 void Attachment::check_scheme(const Config& config, const ExchangeOptions& options) const {
-  const Site site{connections_.group->rank(), connections_.group->size()};
-  check_fit(options.kind, config);
-  check_fit(options.kind, site.world);
-  make_compressor(config, Bucket::single(0, "probe", 1), site);
+  check_courier(connections_, config, options);
 }
 
 Config Attachment::scheme() const {
@@ -128,7 +150,7 @@ State Attachment::saved() {
 }
 
 State Attachment::state() {
-  finish();
+  settle();
   const std::lock_guard lock(mutex_);
   return saved();
 }
@@ -139,7 +161,7 @@ Names Attachment::layout() const {
 }
 
 void Attachment::load(State state, Names layout, std::optional<std::uint64_t> steps) {
-  finish();
+  settle();
   const std::lock_guard lock(mutex_);
   retire();
   buckets_.clear();
@@ -155,14 +177,26 @@ void Attachment::load(State state, Names layout, std::optional<std::uint64_t> st
   earlier_ = *steps - before_.steps;  // wraps for an earlier state, and back with the next sum
 }
 
-Report Attachment::report() const {
+Report Attachment::report() {
+  settle();
   const std::lock_guard lock(mutex_);
   return before_;
 }
 
-Step Attachment::last_step() const {
+Step Attachment::last_step() {
+  settle();
   const std::lock_guard lock(mutex_);
   return last_;
+}
+
+std::uint64_t Attachment::taken() const {
+  const std::lock_guard lock(mutex_);
+  return before_.steps + (open_ ? 1 : 0);
+}
+
+std::uint64_t Attachment::steps() const {
+  const std::lock_guard lock(mutex_);
+  return last_.number + (open_ ? 1 : 0);
 }
 
 void Attachment::on_step(std::function<void(const Step&)> callback) {
@@ -170,14 +204,21 @@ void Attachment::on_step(std::function<void(const Step&)> callback) {
   callback_ = std::move(callback);
 }
 
+Stream Attachment::stream() const {
+  const std::lock_guard lock(mutex_);
+  return courier_ ? courier_->stream() : Stream{};
+}
+
 void Attachment::check_replicas() {
-  finish();
+  settle();
   const std::lock_guard lock(mutex_);
   std::vector<Replica> replicas;
+  std::vector<at::Tensor> copies;  // of parameters on a device
   for (const auto& [name, tensor] : parameters_) {
     if (!tensor.defined() || !tensor.is_non_overlapping_and_dense()) continue;
+    copies.push_back(tensor.detach().cpu());
     const auto bytes = static_cast<std::size_t>(tensor.nbytes());
-    replicas.push_back({name, {static_cast<const std::byte*>(tensor.data_ptr()), bytes}});
+    replicas.push_back({name, {static_cast<const std::byte*>(copies.back().data_ptr()), bytes}});
   }
   thinwire::check_replicas(*connections_.group, replicas);
 }

@@ -1,8 +1,13 @@
-// courier.cc: buckets through an Exchange.
+// courier.cc: buckets through an Exchange, and the choice of a courier.
 // SPDX-License-Identifier: Apache-2.0
 #include "thinwire/torch/courier.h"
 
 #include <cstdint>
+
+#include "thinwire/comm/c10d/device_stream.h"
+#include "thinwire/compress/registry.h"
+#include "thinwire/core/buffer.h"
+#include "thinwire/core/error.h"
 
 namespace thinwire::ddp {
 namespace {
@@ -22,29 +27,60 @@ class ExchangeCourier final : public Courier {
                      std::span(gradient.data_ptr<float>(), count));
   }
 
-  bool finish() override {
-    const bool skipped = exchange_.finish().skipped;
-    for (at::Tensor& tensor : tensors_) tensor.reset();
-    return skipped;
+  std::optional<bool> finish(float fill) override {
+    skipped_ = exchange_.finish().skipped;
+    for (at::Tensor& tensor : tensors_) {
+      if (skipped_ && fill != 0) tensor.fill_(fill);
+      tensor.reset();
+    }
+    return skipped_;
   }
 
-  Report report() const override { return exchange_.report(); }
+  bool outcome() override { return skipped_; }
+
+  Report report() override { return exchange_.report(); }
   void visit_state(StateVisitor& visitor) override { exchange_.visit_state(visitor); }
 
  private:
   std::shared_ptr<Group> group_;
   std::vector<at::Tensor> tensors_;  // outlive the exchange
   Exchange exchange_;
+  bool skipped_ = false;
 };
+
+bool is_plain(const Config& config, const ExchangeOptions& options) {
+  return config.scheme == "dense" && !options.kind.striped();
+}
 
 }  // namespace
 
 std::unique_ptr<Courier> make_courier(const Connections& connections,
                                       const std::vector<Bucket>& buckets, const Config& config,
                                       const ExchangeOptions& options) {
-  if (config.scheme == "dense" && !options.kind.striped())
-    return make_dense_courier(connections, buckets);
+  const bool streams = !connections.device.is_cpu() || connections.streams;
+  if (is_plain(config, options))
+    return streams ? make_dense_stream_courier(connections, buckets)
+                   : make_dense_courier(connections, buckets);
+  if (streams) return make_stream_courier(connections, buckets, config, options);
   return std::make_unique<ExchangeCourier>(connections, buckets, config, options);
+}
+
+void check_courier(const Connections& connections, const Config& config,
+                   const ExchangeOptions& options) {
+  Site site{connections.group->rank(), connections.group->size()};
+  check_fit(options.kind, config);
+  check_fit(options.kind, site.world);
+  if (!connections.device.is_cpu()) {
+    if (options.kind.striped())
+      fail("exchange '", options.kind.str(), "' does not run on CUDA yet; use auto");
+    if (options.fuse_bytes != 0) fail("fused sums do not run on CUDA yet; leave fuse_mb out");
+    if (is_plain(config, options)) return;
+    site.device = torch_engine::device_of(connections.device);
+    const DeviceScope scope(site.device);  // throws where the build has no CUDA
+    make_compressor(config, Bucket::single(0, "probe", 1), site);
+    return;
+  }
+  make_compressor(config, Bucket::single(0, "probe", 1), site);
 }
 
 }  // namespace thinwire::ddp

@@ -1,10 +1,13 @@
 // courier.h: carries the buckets of a step to the other workers and brings the averages back. Two
-// kinds: through an Exchange, with any scheme; or, for `dense`, by the all-reduce that DDP itself
-// would make, on DDP's process group, so that results are bit-identical to plain DDP.
+// kinds: through an exchange, with any scheme; or, for `dense`, by the all-reduce that DDP itself
+// would make, on DDP's process group, so that results are bit-identical to plain DDP. Each has two
+// forms: one for gradients on the CPU, and one for a device, which only enqueues its work.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <chrono>
 #include <memory>
+#include <optional>
 #include <vector>
 
 #include <ATen/core/Tensor.h>
@@ -12,6 +15,7 @@
 #include <torch/csrc/distributed/c10d/Store.hpp>
 
 #include "thinwire/comm/group.h"
+#include "thinwire/comm/stream_group.h"
 #include "thinwire/core/options.h"
 #include "thinwire/core/state.h"
 #include "thinwire/core/view.h"
@@ -23,29 +27,49 @@ class Courier {
  public:
   virtual ~Courier() = default;
 
-  // Each bucket once per step, in order; the tensor holds the average after finish().
+  // Each bucket once per step, in order; the tensor holds the average after finish(). On a device
+  // that is so for later work of the stream that is current then.
   virtual void submit(std::size_t bucket, const at::Tensor& gradient) = 0;
-  // True when the step is skipped: a gradient of some rank was not finite. Tensors hold zeros then.
-  virtual bool finish() = 0;
+  // True when the step is skipped: a gradient of some rank was not finite. Tensors hold `fill` (0
+  // or NaN) then. Nothing when it is not known yet, because a device is still at work.
+  virtual std::optional<bool> finish(float fill) = 0;
+  // The same, once it is known: waits for the device. Throws what went wrong there.
+  virtual bool outcome() = 0;
 
-  // Between steps.
-  virtual Report report() const = 0;
+  // Where its work is enqueued; null on the CPU, and for the current stream.
+  virtual Stream stream() const { return {}; }
+
+  // Between steps, with the outcome of the last one known.
+  virtual Report report() = 0;
   virtual void visit_state(StateVisitor& visitor) = 0;
 };
 
-// How a worker reaches the others. The group is ours alone, the process group is DDP's.
+// How a worker reaches the others. The groups are ours alone, the process group is DDP's.
 struct Connections {
   c10::intrusive_ptr<c10d::ProcessGroup> process_group;
   c10::intrusive_ptr<c10d::Store> store;
   std::shared_ptr<Group> group;
+  std::shared_ptr<StreamGroup> data;  // between devices; none: their bytes go over `group`
+  std::chrono::milliseconds timeout{};
+  c10::Device device{c10::kCPU};  // of the gradients
+  bool streams = false;           // for tests: the forms for a device, also on the CPU
 };
 
-// A collective, like the Exchange behind it.
+// A collective, like the exchange behind it.
 std::unique_ptr<Courier> make_courier(const Connections& connections,
                                       const std::vector<Bucket>& buckets, const Config& config,
                                       const ExchangeOptions& options);
 
+// Throws what make_courier() would throw for this configuration, whatever the buckets are.
+void check_courier(const Connections& connections, const Config& config,
+                   const ExchangeOptions& options);
+
 std::unique_ptr<Courier> make_dense_courier(const Connections& connections,
                                             const std::vector<Bucket>& buckets);
+std::unique_ptr<Courier> make_dense_stream_courier(const Connections& connections,
+                                                   const std::vector<Bucket>& buckets);
+std::unique_ptr<Courier> make_stream_courier(const Connections& connections,
+                                             const std::vector<Bucket>& buckets,
+                                             const Config& config, const ExchangeOptions& options);
 
 }  // namespace thinwire::ddp

@@ -42,7 +42,7 @@ class DenseCourier final : public Courier {
     tensors_.push_back(gradient);
   }
 
-  bool finish() override {
+  std::optional<bool> finish(float fill) override {
     if (tensors_.size() != buckets_)
       fail("rank ", connections_.group->rank(), ": expected ", buckets_, " buckets in a step, got ",
            tensors_.size());
@@ -55,17 +55,20 @@ class DenseCourier final : public Courier {
     works_.clear();
     for (at::Tensor& tensor : tensors_) {
       count(static_cast<std::uint64_t>(tensor.numel()) * sizeof(float));
-      if (skipped) tensor.zero_();
+      if (skipped) tensor.fill_(fill);
     }
     tensors_.clear();
     report_.wait_seconds += std::chrono::duration<double>(Clock::now() - start).count();
     report_.steps += 1;
     report_.skipped += skipped ? 1 : 0;
     step_ += 1;
+    skipped_ = skipped;
     return skipped;
   }
 
-  Report report() const override { return report_; }
+  bool outcome() override { return skipped_; }
+
+  Report report() override { return report_; }
 
   void visit_state(StateVisitor& visitor) override {
     visitor.number("exchange/step", step_, Share::replicated);
@@ -119,6 +122,7 @@ class DenseCourier final : public Courier {
   std::vector<c10::intrusive_ptr<c10d::Work>> works_;
   std::vector<at::Tensor> tensors_;
   Report report_;
+  bool skipped_ = false;
   double step_ = 0;
 };
 

@@ -34,8 +34,8 @@ void Held::watch(const at::Tensor& parameter) {
   watched_.push_back({parameter, parameter.register_hook(look), held});
 }
 
-void Held::mark() {
-  for (const Watched& one : watched_) *one.held = true;
+void Held::set(bool held) {
+  for (const Watched& one : watched_) *one.held = held;
 }
 
 const void* Held::first() const {

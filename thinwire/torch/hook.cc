@@ -3,12 +3,16 @@
 #include "thinwire/torch/hook.h"
 
 #include <utility>
+#include <vector>
 
 namespace thinwire::ddp {
 
 c10::intrusive_ptr<c10::ivalue::Future> DdpHook::runHook(c10d::GradBucket& bucket) {
   attachment_->submit(bucket, usage_of(reducer_));
-  auto future = c10::make_intrusive<c10::ivalue::Future>(c10::TensorType::get());
+  std::vector<c10::Device> devices;
+  if (!bucket.getBuffer().is_cpu()) devices.push_back(bucket.getBuffer().device());
+  auto future =
+      c10::make_intrusive<c10::ivalue::Future>(c10::TensorType::get(), std::move(devices));
   future->markCompleted(c10::IValue(bucket.getBuffer()));
   return future;
 }

@@ -3,8 +3,8 @@
 #include "thinwire/torch/layout.h"
 
 #include <ATen/ops/empty.h>
+#include <ATen/ops/from_blob.h>
 
-#include <algorithm>
 #include <cstdint>
 
 namespace thinwire::ddp {
@@ -51,32 +51,36 @@ std::vector<Bucket> arranged(const std::vector<Bucket>& buckets, const Names& na
   return known.empty() ? result : std::vector<Bucket>{};
 }
 
-Staging::Staging(const std::vector<Bucket>& to) {
+at::Tensor slice_of(const at::Tensor& bucket, const Parameter& parameter) {
+  return bucket.narrow(0, static_cast<std::int64_t>(parameter.offset),
+                       static_cast<std::int64_t>(parameter.count));
+}
+
+at::Tensor tensor_over(const std::vector<float>& values) {
+  auto* const data = const_cast<float*>(values.data());
+  return at::from_blob(data, {static_cast<std::int64_t>(values.size())}, at::kFloat);
+}
+
+Staging::Staging(const std::vector<Bucket>& to, c10::Device device) {
+  const auto options = at::TensorOptions().dtype(at::kFloat).device(device);
   for (const Bucket& bucket : to) {
-    tensors_.push_back(at::empty({static_cast<std::int64_t>(bucket.elements())}, at::kFloat));
-    float* const data = tensors_.back().data_ptr<float>();
+    tensors_.push_back(at::empty({static_cast<std::int64_t>(bucket.elements())}, options));
     for (const Parameter& parameter : bucket.parameters)
-      places_[parameter.name] = data + parameter.offset;
+      places_[parameter.name] = slice_of(tensors_.back(), parameter);
   }
 }
 
-float* Staging::at(const std::string& parameter) const { return places_.at(parameter); }
-
 void Staging::take(const std::vector<Bucket>& from, const std::vector<at::Tensor>& gradients) {
-  for (std::size_t i = 0; i < from.size(); ++i) {
-    const float* const data = gradients[i].data_ptr<float>();
+  for (std::size_t i = 0; i < from.size(); ++i)
     for (const Parameter& parameter : from[i].parameters)
-      std::copy_n(data + parameter.offset, parameter.count, at(parameter.name));
-  }
+      places_.at(parameter.name).copy_(slice_of(gradients[i], parameter));
 }
 
 void Staging::give_back(const std::vector<Bucket>& to,
                         const std::vector<at::Tensor>& gradients) const {
-  for (std::size_t i = 0; i < to.size(); ++i) {
-    float* const data = gradients[i].data_ptr<float>();
+  for (std::size_t i = 0; i < to.size(); ++i)
     for (const Parameter& parameter : to[i].parameters)
-      std::copy_n(at(parameter.name), parameter.count, data + parameter.offset);
-  }
+      slice_of(gradients[i], parameter).copy_(places_.at(parameter.name));
 }
 
 }  // namespace thinwire::ddp

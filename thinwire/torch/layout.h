@@ -26,20 +26,22 @@ Names names_of(const std::vector<Bucket>& buckets);
 // The same parameters in the cut that `names` says. Empty when these are not the same parameters.
 std::vector<Bucket> arranged(const std::vector<Bucket>& buckets, const Names& names);
 
+// A parameter's part of a flat bucket; and a tensor over values of the host, which must outlive it.
+at::Tensor slice_of(const at::Tensor& bucket, const Parameter& parameter);
+at::Tensor tensor_over(const std::vector<float>& values);
+
 // Gradients of one cut, copied into flat tensors of another and back.
 class Staging {
  public:
-  explicit Staging(const std::vector<Bucket>& to);
+  Staging(const std::vector<Bucket>& to, c10::Device device);
 
   const std::vector<at::Tensor>& tensors() const { return tensors_; }
   void take(const std::vector<Bucket>& from, const std::vector<at::Tensor>& gradients);
   void give_back(const std::vector<Bucket>& to, const std::vector<at::Tensor>& gradients) const;
 
  private:
-  float* at(const std::string& parameter) const;
-
   std::vector<at::Tensor> tensors_;
-  std::map<std::string, float*> places_;
+  std::map<std::string, at::Tensor> places_;  // in them, by parameter
 };
 
 }  // namespace thinwire::ddp

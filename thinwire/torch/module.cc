@@ -4,8 +4,13 @@
 #include <torch/csrc/utils/pybind.h>
 #include <torch/csrc/distributed/c10d/reducer.hpp>
 
+#include <chrono>
+
+#include "thinwire/comm/c10d/device_stream.h"
+#include "thinwire/comm/c10d/stream_backend.h"
 #include "thinwire/comm/link.h"
 #include "thinwire/compress/registry.h"
+#include "thinwire/core/buffer.h"
 #include "thinwire/core/error.h"
 #include "thinwire/torch/bindings.h"
 #include "thinwire/torch/decay.h"
@@ -35,14 +40,25 @@ AttachmentOptions options_of(const std::string& scheme, const std::string& excha
 std::shared_ptr<Attachment> make_attachment(c10::intrusive_ptr<c10d::ProcessGroup> process_group,
                                             c10::intrusive_ptr<c10d::Backend> backend,
                                             c10::intrusive_ptr<c10d::Store> store, int host,
-                                            double timeout,
+                                            double timeout, c10::Device device,
+                                            c10::intrusive_ptr<c10d::Backend> data, bool streams,
                                             std::vector<std::pair<std::string, at::Tensor>> names,
                                             const std::string& scheme, const std::string& exchange,
                                             std::size_t fuse_bytes, bool void_as_nan) {
   AttachmentOptions attachment = options_of(scheme, exchange, fuse_bytes);
   attachment.void_as_nan = void_as_nan;
-  Connections connections{std::move(process_group), store, nullptr};
+  Connections connections;
+  connections.process_group = std::move(process_group);
+  connections.store = store;
   connections.group = group_of(std::move(backend), std::move(store), host, timeout);
+  connections.timeout = std::chrono::milliseconds(static_cast<std::int64_t>(timeout * 1000));
+  connections.streams = streams;
+  connections.device = device;
+  if (data)
+    connections.data = make_stream_group(std::move(data), device);
+  else if (connections.group->size() == 1 && (streams || !device.is_cpu()))
+    connections.data = make_solo_stream_group(torch_engine::device_of(device));
+  check_courier(connections, attachment.config, attachment.exchange);
   return std::make_shared<Attachment>(std::move(connections), std::move(names),
                                       std::move(attachment));
 }
@@ -116,13 +132,22 @@ py::list list_of_schemes() {
   return list;
 }
 
+// A call that may wait, and may call back.
+template <typename Result>
+Result without_gil(Attachment& attachment, Result (Attachment::*method)()) {
+  const py::gil_scoped_release no_gil;
+  return (attachment.*method)();
+}
+
 void bind_attachment(py::module_& module) {
   py::class_<Attachment, std::shared_ptr<Attachment>>(module, "Attachment")
       .def(py::init(&make_attachment), py::kw_only(), py::arg("process_group"),
            py::arg("backend").none(true), py::arg("store").none(true), py::arg("host"),
-           py::arg("timeout"), py::arg("names"), py::arg("scheme"), py::arg("exchange"),
-           py::arg("fuse_bytes"), py::arg("void_as_nan"))
+           py::arg("timeout"), py::arg("device"), py::arg("data").none(true), py::arg("streams"),
+           py::arg("names"), py::arg("scheme"), py::arg("exchange"), py::arg("fuse_bytes"),
+           py::arg("void_as_nan"))
       .def("finish", &Attachment::finish, NoGil())
+      .def("set_prompt", &Attachment::set_prompt, py::arg("on"), NoGil())
       .def(
           "set_scheme",
           [](Attachment& attachment, const std::string& scheme, const std::string& exchange,
@@ -146,6 +171,7 @@ void bind_attachment(py::module_& module) {
       .def("share_kept", &Attachment::share_kept, NoGil())
       .def("set_void_as_nan", &Attachment::set_void_as_nan, py::arg("on"), NoGil())
       .def("set_scale", &Attachment::set_scale, py::arg("scale"), NoGil())
+      .def("note_scale", &Attachment::note_scale, NoGil())
       .def(
           "state", [](Attachment& attachment) { return entries_of(attachment.state()); }, NoGil())
       .def("layout", &Attachment::layout, NoGil())
@@ -156,15 +182,22 @@ void bind_attachment(py::module_& module) {
             attachment.load(state_of(entries), std::move(layout), steps);
           },
           py::arg("entries"), py::arg("layout"), py::arg("steps") = py::none(), NoGil())
-      .def("report", [](const Attachment& attachment) { return dict_of(attachment.report()); })
+      .def("report",
+           [](Attachment& attachment) {
+             return dict_of(without_gil(attachment, &Attachment::report));
+           })
       .def("step_report",
-           [](const Attachment& attachment) { return dict_of(attachment.last_step()); })
+           [](Attachment& attachment) {
+             return dict_of(without_gil(attachment, &Attachment::last_step));
+           })
       .def(
-          "skipped", [](const Attachment& attachment) { return attachment.last_step().skipped; },
-          NoGil())
-      .def(
-          "steps", [](const Attachment& attachment) { return attachment.last_step().number; },
-          NoGil())
+          "skipped", [](Attachment& attachment) { return attachment.last_step().skipped; }, NoGil())
+      .def("stream",
+           [](const Attachment& attachment) {
+             return reinterpret_cast<std::uintptr_t>(attachment.stream().handle);
+           })
+      .def("taken", &Attachment::taken, NoGil())
+      .def("steps", &Attachment::steps, NoGil())
       .def("on_step",
            [](Attachment& attachment, const py::object& f) { attachment.on_step(callback_of(f)); })
       .def("check_replicas", &Attachment::check_replicas, NoGil());
@@ -196,6 +229,7 @@ PYBIND11_MODULE(_native, module) {
       [](const std::shared_ptr<c10d::Reducer>& reducer) { return averaged_parameters(*reducer); },
       py::arg("reducer"));
   module.def("schemes", &list_of_schemes);
+  module.def("has_cuda", &has_cuda);
   module.def("register_scheme", [](std::uintptr_t address) {
     // Python has addresses as numbers. NOLINTNEXTLINE(performance-no-int-to-ptr)
     register_scheme(*reinterpret_cast<const Scheme*>(address));

@@ -5,6 +5,8 @@
 #include <algorithm>
 #include <utility>
 
+#include "thinwire/torch/layout.h"
+
 namespace thinwire::ddp {
 namespace {
 
@@ -34,13 +36,19 @@ std::optional<Usage> usage_of(const c10d::Reducer& reducer) {
   return Usage{Heir::parameters(reducer), Heir::counts(reducer), fixed};
 }
 
+// On the host.
+at::Tensor Unused::part_of(const at::Tensor& gradient, const Part& part) {
+  return gradient
+      .narrow(0, static_cast<std::int64_t>(part.offset), static_cast<std::int64_t>(part.count))
+      .cpu();
+}
+
 void Unused::look(const Usage& usage, const std::vector<const void*>& parameters,
                   const at::Tensor& gradient) {
   if (index_.empty())
     for (const at::Tensor& parameter : usage.parameters)
       index_.emplace(parameter.unsafeGetTensorImpl(), index_.size());
   const auto* const counts = usage.counts.const_data_ptr<int>();
-  const float* values = gradient.const_data_ptr<float>();
   std::size_t offset = 0;
   for (const void* parameter : parameters) {
     const auto* const tensor = static_cast<const at::TensorImpl*>(parameter);
@@ -48,7 +56,8 @@ void Unused::look(const Usage& usage, const std::vector<const void*>& parameters
     const auto found = index_.find(parameter);
     if (found != index_.end() && counts[found->second] == 0) {
       Part part{bucket_, offset, count, place_, found->second, {}};
-      const float* const first = values + offset;
+      const at::Tensor slice = part_of(gradient, part);
+      const auto* const first = slice.const_data_ptr<float>();
       if (std::any_of(first, first + count, [](float value) { return value != 0; }))
         part.before.assign(first, first + count);
       parts_.push_back(std::move(part));
@@ -59,10 +68,11 @@ void Unused::look(const Usage& usage, const std::vector<const void*>& parameters
   ++bucket_;
 }
 
-void Unused::ask(const Usage& usage, c10d::ProcessGroup& group) {
+// On the device, because NCCL knows nothing else.
+void Unused::ask(const Usage& usage, c10d::ProcessGroup& group, c10::Device device) {
   if (fixed_) return;
   fixed_ = usage.fixed;
-  counts_ = usage.counts.clone();
+  counts_ = usage.counts.to(device, usage.counts.scalar_type(), false, /*copy=*/true);
   std::vector<at::Tensor> tensors = {counts_};
   work_ = group.allreduce(tensors);
 }
@@ -70,16 +80,21 @@ void Unused::ask(const Usage& usage, c10d::ProcessGroup& group) {
 std::map<std::size_t, std::vector<float>> Unused::take(const std::vector<at::Tensor>& gradients) {
   std::map<std::size_t, std::vector<float>> taken;
   if (work_) work_->wait();
+  if (parts_.empty()) return taken;
+  counts_ = counts_.cpu();
   for (const Part& part : parts_) {
     if (counts_.const_data_ptr<int>()[part.index] != 0) continue;
-    float* const slice = gradients[part.bucket].data_ptr<float>() + part.offset;
+    at::Tensor slice = gradients[part.bucket].narrow(0, static_cast<std::int64_t>(part.offset),
+                                                     static_cast<std::int64_t>(part.count));
+    const at::Tensor values = slice.cpu();
+    const auto* const first = values.const_data_ptr<float>();
     std::vector<float>& back = taken[part.place];
-    back.assign(slice, slice + part.count);
+    back.assign(first, first + part.count);
     for (std::size_t i = 0; i < part.before.size(); ++i) back[i] -= part.before[i];
     if (part.before.empty())
-      std::fill_n(slice, part.count, 0.0f);
+      slice.zero_();
     else
-      std::ranges::copy(part.before, slice);
+      slice.copy_(tensor_over(part.before));
   }
   return taken;
 }

@@ -42,10 +42,13 @@ class Unused {
             const at::Tensor& gradient);
   // Collective, after the last bucket was submitted. Runs beside the exchange; once for a fixed
   // usage.
-  void ask(const Usage& usage, c10d::ProcessGroup& group);
+  void ask(const Usage& usage, c10d::ProcessGroup& group, c10::Device device);
   // After the exchange: takes what it returned for them out of the buckets, which then hold what
   // they held before. Keys are places in the step's sequence of parameters.
   std::map<std::size_t, std::vector<float>> take(const std::vector<at::Tensor>& gradients);
+  // Whether this rank has left out any parameter. On a device what look() and take() do for these
+  // needs the host, which waits.
+  bool any() const { return !parts_.empty(); }
   void clear();
 
  private:
@@ -53,6 +56,7 @@ class Unused {
     std::size_t bucket, offset, count, place, index;  // place: in all buckets, index: in the counts
     std::vector<float> before;                        // empty: zeros
   };
+  static at::Tensor part_of(const at::Tensor& gradient, const Part& part);
 
   std::unordered_map<const void*, std::size_t> index_;  // parameter -> place in the counts
   std::size_t bucket_ = 0, place_ = 0;

@@ -8,6 +8,7 @@
 
 #include "thinwire/comm/c10d/base.h"
 #include "thinwire/comm/c10d/device_backend.h"
+#include "thinwire/comm/c10d/device_stream.h"
 #include "thinwire/comm/c10d/messages.h"
 #include "thinwire/comm/cost.h"
 #include "thinwire/comm/whole.h"
@@ -17,22 +18,6 @@ namespace {
 
 using c10d::Backend;
 using Tensors = std::vector<at::Tensor>;
-
-at::ScalarType scalar_of(DType dtype) {
-  switch (dtype) {
-    case DType::f32:
-      return at::kFloat;
-    case DType::f16:
-      return at::kHalf;
-    case DType::bf16:
-      return at::kBFloat16;
-    case DType::i8:
-      return at::kChar;
-    case DType::i32:
-      return at::kInt;
-  }
-  return at::kByte;
-}
 
 // Every rank tells every other one number. Those 8 bytes are no more counted than the headers of
 // the layers below.

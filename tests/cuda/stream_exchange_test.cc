@@ -1,0 +1,67 @@
+// stream_exchange_test.cc: the exchange of device memory on a GPU, over groups of the host and
+// alone: the bits and states of an Exchange on the CPU.
+// SPDX-License-Identifier: Apache-2.0
+#include "thinwire/exchange/stream_exchange.h"
+
+#include <gtest/gtest.h>
+
+#include <cstdlib>
+
+#include "tests/exchange/stream_laws.h"
+
+namespace thinwire::testing {
+namespace {
+
+constexpr Device first_gpu{Device::Kind::cuda, 0};
+
+class StreamsOnGpu : public ::testing::TestWithParam<const char*> {
+ protected:
+  void SetUp() override {
+    if (has_cuda()) return;
+    if (std::getenv("THINWIRE_GPU") != nullptr) FAIL() << "this machine has no GPU";
+    GTEST_SKIP() << "this machine has no GPU";
+  }
+  const Config config_ = Config::parse(GetParam());
+};
+
+TEST_P(StreamsOnGpu, OverTheHostHaveTheBitsOfTheCpu) {
+  for (const int ranks : {2, 4})
+    run_local(ranks, [&](Group& group) {
+      law_same_as_exchange(group, config_, {group, nullptr, first_gpu});
+    });
+}
+
+TEST_P(StreamsOnGpu, AloneHaveTheBitsOfTheCpu) {
+  run_local(1, [&](Group& group) {
+    const auto data = make_solo_stream_group(first_gpu);
+    law_same_as_exchange(group, config_, {group, data.get(), first_gpu});
+  });
+}
+
+TEST_P(StreamsOnGpu, TakeUpTheStateOfTheCpu) {
+  run_local(2, [&](Group& group) { law_state_moves(group, config_, {group, nullptr, first_gpu}); });
+}
+
+INSTANTIATE_TEST_SUITE_P(, StreamsOnGpu, ::testing::ValuesIn(stream_schemes),
+                         [](const auto& info) { return test_name(info.param); });
+
+TEST(StreamExchangeOnGpu, DamageNamesTheRankAndLosesNothing) {
+  if (!has_cuda()) GTEST_SKIP() << "this machine has no GPU";
+  run_local(3, [](Group& group) { law_damage(group, first_gpu); });
+}
+
+TEST(StreamExchangeOnGpu, RefusesOtherSchemes) {
+  if (!has_cuda()) GTEST_SKIP() << "this machine has no GPU";
+  run_local(1, [](Group& group) {
+    const std::vector<Bucket> one = {Bucket{0, {{"w", 0, 4096, {64, 64}}}}};
+    for (const char* scheme : {"qsgd", "onebit", "powersgd"})
+      EXPECT_NE(error_of([&] {
+                  StreamExchange(StreamLink{group, nullptr, first_gpu}, one, Config::parse(scheme));
+                }),
+                "")
+          << scheme;
+  });
+}
+
+}  // namespace
+}  // namespace thinwire::testing

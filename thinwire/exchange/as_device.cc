@@ -1,0 +1,83 @@
+// as_device.cc: returned values become words in memory.
+// SPDX-License-Identifier: Apache-2.0
+#include "thinwire/exchange/as_device.h"
+
+#include <algorithm>
+#include <cmath>
+#include <utility>
+#include <vector>
+
+#include "thinwire/kernels/norm.h"
+
+namespace thinwire {
+namespace {
+
+class AsDevice final : public Compressor {
+ public:
+  AsDevice(std::unique_ptr<Compressor> inner, std::uint16_t bucket)
+      : inner_(std::move(inner)), bucket_(bucket) {}
+
+  int rounds() const override { return inner_->rounds(); }
+  bool needs_norm() const override { return inner_->needs_norm(); }
+  Leg leg(std::uint64_t step, int round) const override { return inner_->leg(step, round); }
+
+  std::size_t encode(const Turn& turn, TensorView gradient, Bytes out) override {
+    // A scheme without memory does not look. The memories of other buckets must know.
+    const bool finite = inner_->sound().has_value() || is_finite(gradient);
+    const std::size_t bytes = inner_->encode(for_inner(turn), gradient, out);
+    const Leg leg = inner_->leg(turn.step, turn.round);
+    if (leg.reduction == Reduction::gather) *turn.written = bytes;
+    if (!finite || !inner_->sound().value_or(true)) turn.verdict->unsound = 1;
+    return leg.bytes;
+  }
+
+  Status decode(const Turn& turn, const Inbox& inbox, TensorView average) override {
+    std::vector<std::byte> spare;
+    if (turn.verdict->unsound != 0 && !inner_->leg(turn.step, turn.round).in_place) {
+      spare.resize(average.count * size_of(average.dtype));
+      average.data = spare.data();
+    }
+    const Status status = inner_->decode(for_inner(turn), inbox, average);
+    if (status.code == Code::skipped) {
+      turn.verdict->skipped = 1;
+    } else if (!status.ok() && turn.verdict->fault == 0) {
+      const auto rank = static_cast<std::uint32_t>(std::max(0, inbox.culprit));
+      turn.verdict->fault = fault_of(status.code, rank, bucket_);
+    }
+    return {};
+  }
+
+  void undo(const Turn& turn) override { inner_->undo(turn); }
+
+  void conclude(const Turn& turn, TensorView gradient, float fill) override {
+    if (!turn.verdict->void_step()) return;
+    if (turn.verdict->unsound != 0)
+      inner_->forget(turn, gradient.f32());
+    else
+      inner_->undo(turn);
+    std::ranges::fill(gradient.f32(), fill);
+  }
+
+  void visit_state(StateVisitor& visitor) override { inner_->visit_state(visitor); }
+
+ private:
+  static bool is_finite(TensorView gradient) {
+    return std::isfinite(squared_norm(gradient.f32().data(), gradient.count));
+  }
+
+  Turn for_inner(const Turn& turn) const {
+    return {turn.step, turn.round, {}, needs_norm() ? *turn.norm : 0};
+  }
+
+  std::unique_ptr<Compressor> inner_;
+  std::uint32_t bucket_;
+};
+
+}  // namespace
+
+std::unique_ptr<Compressor> as_device(std::unique_ptr<Compressor> compressor,
+                                      std::uint16_t bucket) {
+  return std::make_unique<AsDevice>(std::move(compressor), bucket);
+}
+
+}  // namespace thinwire

@@ -1,0 +1,16 @@
+// as_device.h: a compressor of the CPU under the contract of a device (compress/compressor.h): it
+// leaves its lengths and verdicts in memory and ends a step by conclude(). So a StreamExchange runs
+// on the CPU too, with the same bits as an Exchange: for tests, and where no GPU is.
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <memory>
+
+#include "thinwire/compress/compressor.h"
+
+namespace thinwire {
+
+// For a compressor of one round. `bucket` is the number that a fault names.
+std::unique_ptr<Compressor> as_device(std::unique_ptr<Compressor> compressor, std::uint16_t bucket);
+
+}  // namespace thinwire

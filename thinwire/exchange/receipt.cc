@@ -1,0 +1,77 @@
+// receipt.cc: one small copy per step, and the wait for it.
+// SPDX-License-Identifier: Apache-2.0
+#include "thinwire/exchange/receipt.h"
+
+#include <thread>
+
+namespace thinwire {
+
+Receipt::Receipt(const OwnStream& stream, std::size_t buckets)
+    : stream_(stream),
+      buckets_(buckets),
+      board_(stream.device().kind == Device::Kind::cpu ? Place::host : Place::cuda,
+             sizeof(Verdict) + buckets * sizeof(std::uint64_t), stream.device()),
+      copy_(Place::pinned, board_.size()),
+      closed_(stream.device()) {}
+
+void Receipt::clear() const { stream_.zero(board_.data(), board_.size()); }
+
+void Receipt::close(Stream stream) {
+  stream_.copy(copy_.data(), board_.data(), board_.size());
+  closed_.record(stream_.get());
+  if (stream.handle != stream_.get().handle) closed_.hold_back(stream);
+}
+
+// At first without sleep: whoever waits at the end of a step waits for less than that.
+bool Receipt::await(std::chrono::milliseconds limit) const {
+  using Clock = std::chrono::steady_clock;
+  constexpr std::chrono::milliseconds busy(5);
+  const auto start = Clock::now();
+  while (!closed_.done()) {
+    const auto passed = Clock::now() - start;
+    if (passed > limit) return false;
+    if (passed < busy)
+      std::this_thread::yield();
+    else
+      std::this_thread::sleep_for(std::chrono::microseconds(50));
+  }
+  return true;
+}
+
+Verdict Receipt::found() const { return *copy_.as<const Verdict>(); }
+
+std::uint64_t Receipt::bytes() const {
+  std::uint64_t sum = 0;
+  for (std::size_t i = 0; i < buckets_; ++i) sum += lengths(copy_)[i];
+  return sum;
+}
+
+void Receipt::raise() const {
+  stream_.copy(copy_.data(), board_.data(), sizeof(Verdict));
+  stream_.wait();
+  copy_.as<Verdict>()->skipped = 1;
+  stream_.copy(board_.data(), copy_.data(), sizeof(Verdict));
+}
+
+const char* explain(Code code) {
+  switch (code) {
+    case Code::truncated:
+      return "the message ends too early";
+    case Code::bad_magic:
+      return "not a thinwire frame";
+    case Code::bad_version:
+      return "written by another version of the frame format";
+    case Code::bad_checksum:
+      return "frame's checksum differs: damaged on the way";
+    case Code::bad_value:
+      return "a field of the frame is out of range";
+    case Code::mismatch:
+      return "the frame is of another step, bucket, scheme or size than expected";
+    case Code::ok:
+    case Code::skipped:
+      break;
+  }
+  return "an unknown fault";
+}
+
+}  // namespace thinwire

@@ -1,0 +1,32 @@
+// later.h: one number of a device, read later: a copy to pinned memory is enqueued, and the host
+// waits for that copy alone, not for work that came after it.
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <chrono>
+#include <optional>
+
+#include <ATen/core/Tensor.h>
+#include <c10/core/Event.h>
+
+namespace thinwire::ddp {
+
+class Later {
+ public:
+  explicit Later(c10::Device device);
+
+  // `number`: a tensor of one float32, as the current stream leaves it.
+  void take(const at::Tensor& number);
+
+  // False when it has not come within the limit.
+  bool await(std::chrono::milliseconds limit) const;
+  // The number that was taken last. Waits for it.
+  double value() const;
+
+ private:
+  c10::Device device_;
+  at::Tensor copy_;
+  std::optional<c10::Event> taken_;  // none on the CPU
+};
+
+}  // namespace thinwire::ddp

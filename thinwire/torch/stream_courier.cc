@@ -1,0 +1,79 @@
+// stream_courier.cc: buckets on a device through a StreamExchange. The streams that DDP computes in
+// and the exchange's own wait for each other by events; the host waits for neither.
+// SPDX-License-Identifier: Apache-2.0
+#include <c10/core/Event.h>
+
+#include <cstdint>
+
+#include "thinwire/comm/c10d/device_stream.h"
+#include "thinwire/exchange/stream_exchange.h"
+#include "thinwire/torch/courier.h"
+
+namespace thinwire::ddp {
+namespace {
+
+class StreamCourier final : public Courier {
+ public:
+  StreamCourier(const Connections& connections, const std::vector<Bucket>& buckets,
+                const Config& config, const ExchangeOptions& options)
+      : group_(connections.group),
+        data_(connections.data),
+        device_(connections.device),
+        tensors_(buckets.size()),
+        exchange_({*group_, data_.get(), torch_engine::device_of(connections.device),
+                   connections.timeout},
+                  buckets, config, options),
+        ours_(torch_engine::torch_stream(connections.device, exchange_.stream())) {}
+
+  void submit(std::size_t bucket, const at::Tensor& gradient) override {
+    const c10::Stream now = torch_engine::current_stream(device_);
+    order(now, ours_);
+    // When DDP lets a bucket go, its memory must not be used again while our stream works on it.
+    const bool same = tensors_[bucket].defined() && tensors_[bucket].is_alias_of(gradient);
+    if (!same && !device_.is_cpu()) gradient.record_stream(ours_);
+    tensors_[bucket] = gradient;
+    exchange_.submit(static_cast<std::uint16_t>(bucket),
+                     {gradient.data_ptr(), static_cast<std::size_t>(gradient.numel()), DType::f32,
+                      torch_engine::device_of(device_)},
+                     exchange_.stream());
+  }
+
+  std::optional<bool> finish(float fill) override {
+    exchange_.finish(exchange_.stream(), fill);
+    order(ours_, torch_engine::current_stream(device_));
+    return std::nullopt;
+  }
+
+  bool outcome() override { return exchange_.outcome().skipped; }
+
+  Stream stream() const override { return exchange_.stream(); }
+
+  Report report() override { return exchange_.report(); }
+  void visit_state(StateVisitor& visitor) override { exchange_.visit_state(visitor); }
+
+ private:
+  // Later work of `to` runs after what `from` has now.
+  void order(const c10::Stream& from, const c10::Stream& to) const {
+    if (device_.is_cpu()) return;
+    c10::Event event(device_.type());
+    event.record(from);
+    event.block(to);
+  }
+
+  std::shared_ptr<Group> group_;
+  std::shared_ptr<StreamGroup> data_;
+  c10::Device device_;
+  std::vector<at::Tensor> tensors_;  // of the last step; outlive the exchange
+  StreamExchange exchange_;
+  c10::Stream ours_;
+};
+
+}  // namespace
+
+std::unique_ptr<Courier> make_stream_courier(const Connections& connections,
+                                             const std::vector<Bucket>& buckets,
+                                             const Config& config, const ExchangeOptions& options) {
+  return std::make_unique<StreamCourier>(connections, buckets, config, options);
+}
+
+}  // namespace thinwire::ddp
