@@ -54,6 +54,7 @@ const Scheme& dgc_scheme() {
       .feedback = true,
       .stochastic = false,
       .momentum = true,
+      .cuda = true,
       .options = options(),
       .variants = {"density=0.01,values=f32,select=exact,nesterov=on",
                    "density=0.05,values=sign,clip=0.5",

@@ -38,6 +38,7 @@ const Scheme& topk_scheme() {
       .feedback = true,
       .stochastic = false,
       .momentum = false,
+      .cuda = true,
       .options = options(),
       .variants = {"density=0.01,values=f32,select=exact",
                    "density=0.05,values=sign,index=elias_fano",
