@@ -18,9 +18,7 @@
 namespace thinwire {
 namespace {
 
-using testing::gpu;
 using testing::gradient;
-using testing::OnGpu;
 using testing::same_bits;
 using testing::Shape;
 
@@ -193,7 +191,7 @@ Bucket layers(std::size_t count) {
   return bucket;
 }
 
-class SparseTwins : public testing::OnDevice {
+class SparseTwins : public OnDevice {
  protected:
   void run(const std::string& config, const Bucket& bucket, int ranks, int steps, Shape shape,
            std::size_t offset = 0) {
@@ -274,6 +272,42 @@ TEST_F(SparseTwins, VoidSteps) {
       }
       if (HasFailure()) return;
     }
+  }
+}
+
+// A gradient in f16 or bf16 is widened when it is read; the average is narrowed.
+TEST_F(SparseTwins, GradientsOfHalves) {
+  const Bucket bucket = layers(30'001);
+  for (const DType type : {DType::f16, DType::bf16}) {
+    const Elements halves = elements_of(type, gradient(Shape::normal, bucket.elements(), 1));
+    const Elements wide = elements_of(DType::f32, floats_of(type, halves));
+    std::vector<std::vector<std::byte>> frames;
+    std::vector<State> states;
+    std::vector<Elements> averages;
+    for (const DType now : {DType::f32, type}) {
+      Site site{0, 1, true, true, gpu};
+      site.dtype = now;
+      const auto one = make_compressor(Config::parse("dgc:density=0.02"), bucket, site);
+      const OnGpu<std::byte> data(now == type ? halves : wide);
+      const VerdictOnGpu verdict;
+      const OnGpu<std::uint64_t> written(std::vector<std::uint64_t>(1));
+      const Leg leg = one->leg(0, 0);
+      const OnGpu<std::byte> out(std::vector<std::byte>(leg.bytes));
+      const Turn turn{0, 0, stream, 0, verdict.data(), written.data(), nullptr};
+      const TensorView view(data.data(), bucket.elements(), now, gpu);
+      one->encode(turn, view, {out.data(), leg.bytes});
+      Inbox inbox;
+      inbox.data = {out.data(), leg.bytes};
+      inbox.slot_bytes = leg.bytes;
+      (void)one->decode(turn, inbox, view);
+      one->conclude(turn, view, 0);
+      frames.push_back(out.download(stream));
+      averages.push_back(data.download(stream));
+      states.push_back(state_of(*one));
+    }
+    EXPECT_EQ(frames[0], frames[1]);
+    EXPECT_EQ(difference(states[0], states[1]), "");
+    EXPECT_EQ(elements_of(type, floats_of(DType::f32, averages[0])), averages[1]);
   }
 }
 
