@@ -55,4 +55,25 @@ __device__ void store_four(T* x, std::size_t i, const Four<T>& values) {
   reinterpret_cast<Four<T>*>(x)[i] = values;
 }
 
+// The same for arrays that pass once through the caches: they do not push out what the next kernel
+// needs, its code above all.
+template <typename T>
+__device__ Four<T> load_four_once(const T* x, std::size_t i) {
+  Four<T> four;
+  if constexpr (sizeof(four) == sizeof(uint4)) {
+    *reinterpret_cast<uint4*>(&four) = __ldcs(reinterpret_cast<const uint4*>(x) + i);
+  } else {
+    *reinterpret_cast<uint2*>(&four) = __ldcs(reinterpret_cast<const uint2*>(x) + i);
+  }
+  return four;
+}
+template <typename T>
+__device__ void store_four_once(T* x, std::size_t i, const Four<T>& values) {
+  if constexpr (sizeof(values) == sizeof(uint4)) {
+    __stcs(reinterpret_cast<uint4*>(x) + i, *reinterpret_cast<const uint4*>(&values));
+  } else {
+    __stcs(reinterpret_cast<uint2*>(x) + i, *reinterpret_cast<const uint2*>(&values));
+  }
+}
+
 }  // namespace thinwire

@@ -36,7 +36,7 @@ __device__ void load(const typename E::Stored* from, int count, bool vectors, Va
   for (int f = 0; f < fours; ++f) {
     const int at = 4 * (f * threads + static_cast<int>(threadIdx.x));
     if (vectors && at + 4 <= count) {
-      const auto four = load_four(from, static_cast<std::size_t>(at / 4));
+      const auto four = load_four_once(from, static_cast<std::size_t>(at / 4));
 #pragma unroll
       for (int k = 0; k < 4; ++k) out.at[4 * f + k] = E::widen(four.at[k]);
     } else {
@@ -55,7 +55,7 @@ __device__ void store(float* to, int count, bool vectors, const Values& values) 
       Four<float> four;
 #pragma unroll
       for (int k = 0; k < 4; ++k) four.at[k] = values.at[4 * f + k];
-      store_four(to, static_cast<std::size_t>(at / 4), four);
+      store_four_once(to, static_cast<std::size_t>(at / 4), four);
     } else {
 #pragma unroll
       for (int k = 0; k < 4; ++k)

@@ -148,8 +148,10 @@ void DgcCudaMemory::visit_state(StateVisitor& visitor, Stream stream) {
   };
   visit(u_, "u");
   visit(v_, "v");
-  copy_bytes(segments_.data(), on_.segments, segment_memory_.size(), stream);
-  synchronize(stream);
+  if (density_ > 0) {  // else no quotas are there yet
+    copy_bytes(segments_.data(), on_.segments, segment_memory_.size(), stream);
+    synchronize(stream);
+  }
   const std::string prefix = "bucket" + std::to_string(bucket_.id);
   double density = density_;
   visitor.number(prefix + "/density", density, Share::local);

@@ -545,48 +545,51 @@ __global__ void __launch_bounds__(threads) decode_chunks(const DecodeArguments a
       a.accuse(Code::bad_checksum, r);
 }
 
-// Each warp fetches what one rank has in the tile; then they add in rank order.
+// Small blocks, so that many tiles are under way. A group of threads fetches what one rank has in
+// the tile; then the groups add in rank order.
+constexpr std::uint32_t average_threads = 128, group_threads = 16;
+
 template <typename E>
-__global__ void __launch_bounds__(threads)
+__global__ void __launch_bounds__(average_threads)
     average_tiles(const DecodeArguments a, float share, typename E::Stored* average, bool vectors) {
-  constexpr std::uint32_t warps = threads / 32;
+  constexpr std::uint32_t groups = average_threads / group_threads;
   __shared__ float sums[tile_elements];
   // Another bucket's fault does not matter here: conclude() comes after all of them.
   const Verdict verdict = *a.verdict;
   if (verdict.void_step() || verdict.unsound != 0) return;
-  const std::uint32_t warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+  const std::uint32_t group = threadIdx.x / group_threads;
   const std::uint64_t start = std::uint64_t{blockIdx.x} << tile_log2;
   const auto count =
       static_cast<std::uint32_t>(min(std::uint64_t{tile_elements}, a.layout.elements - start));
-  for (std::uint32_t i = threadIdx.x; i < tile_elements; i += threads) sums[i] = 0;
-  for (std::uint32_t base = 0; base < a.ranks; base += warps) {
-    const std::uint32_t rank = base + warp;
+  for (std::uint32_t i = threadIdx.x; i < tile_elements; i += average_threads) sums[i] = 0;
+  for (std::uint32_t base = 0; base < a.ranks; base += groups) {
+    const std::uint32_t rank = base + group;
     std::uint32_t from = 0, to = 0;
     const std::size_t list = rank * a.list;
     if (rank < a.ranks) {
       const std::uint32_t* const first =
           a.tile_first + std::size_t{rank} * (a.tiles + 1) + blockIdx.x;
-      from = first[0] + lane;
+      from = first[0] + threadIdx.x % group_threads;
       to = first[1];
     }
     const bool some = from < to;
     const std::uint32_t index = some ? a.indices[list + from] : 0;
     const float value = some ? a.values[list + from] * share : 0;
-    for (std::uint32_t r = 0; r < warps && base + r < a.ranks; ++r) {
+    for (std::uint32_t r = 0; r < groups && base + r < a.ranks; ++r) {
       __syncthreads();
-      if (warp != r || !some) continue;
+      if (group != r || !some) continue;
       sums[index - start] += value;
-      for (std::uint32_t i = from + 32; i < to; i += 32)
+      for (std::uint32_t i = from + group_threads; i < to; i += group_threads)
         sums[a.indices[list + i] - start] += a.values[list + i] * share;
     }
   }
   __syncthreads();
   average += start;
-  for (std::uint32_t i = 4 * threadIdx.x; i < count; i += 4 * threads) {
+  for (std::uint32_t i = 4 * threadIdx.x; i < count; i += 4 * average_threads) {
     if (vectors && i + 4 <= count) {
-      store_four(average, i / 4,
-                 Four<typename E::Stored>{E::narrow(sums[i]), E::narrow(sums[i + 1]),
-                                          E::narrow(sums[i + 2]), E::narrow(sums[i + 3])});
+      store_four_once(average, i / 4,
+                      Four<typename E::Stored>{E::narrow(sums[i]), E::narrow(sums[i + 1]),
+                                               E::narrow(sums[i + 2]), E::narrow(sums[i + 3])});
     } else {
       for (std::uint32_t k = i; k < min(count, i + 4); ++k) average[k] = E::narrow(sums[k]);
     }

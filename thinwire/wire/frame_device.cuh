@@ -12,8 +12,7 @@
 
 namespace thinwire::frame_device {
 
-// A chunk has about a thousand survivors: one or two per thread.
-inline constexpr int threads = 512;
+inline constexpr int threads = 256;
 inline constexpr std::uint32_t crc_offset = 16;
 
 // A frame's header, as kernels take it: all bytes but the checksum, with the skipped flag off.
