@@ -46,7 +46,7 @@ class StreamPool {
   std::map<int, std::vector<cudaStream_t>> idle_;
 };
 
-StreamPool& pool() {
+StreamPool& idle_streams() {
   static auto* const streams = new StreamPool;  // outlives every user
   return *streams;
 }
@@ -116,7 +116,7 @@ void synchronize(Stream stream) {
 OwnStream::OwnStream(Device device) : device_(device) {
   if (on_cpu(device)) return;
   const DeviceScope here(device);
-  handle_ = pool().take(device.index);
+  handle_ = idle_streams().take(device.index);
   if (handle_ != nullptr) return;
   int least = 0, greatest = 0;  // CUDA counts down
   check(cudaDeviceGetStreamPriorityRange(&least, &greatest), "cudaDeviceGetStreamPriorityRange");
@@ -127,7 +127,7 @@ OwnStream::OwnStream(Device device) : device_(device) {
 
 // What was enqueued still runs.
 OwnStream::~OwnStream() {
-  if (handle_ != nullptr) pool().give_back(device_.index, of(get()));
+  if (handle_ != nullptr) idle_streams().give_back(device_.index, of(get()));
 }
 
 void OwnStream::copy(void* to, const void* from, std::size_t bytes) const {

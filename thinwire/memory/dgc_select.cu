@@ -22,7 +22,7 @@ void check_cuda(cudaError_t error, const char* what) {
   if (error != cudaSuccess) fail("cuda, ", what, ": ", cudaGetErrorString(error));
 }
 
-constexpr int threads = 1024;
+constexpr int threads = 256;
 constexpr int warps = threads / 32;
 constexpr int bins = 2048;
 // A magnitude has 31 bits. It is found in three parts, from the highest.
@@ -73,17 +73,19 @@ __device__ void for_each_passed(const DgcDevice& on, const DgcSegment& segment,
 
 // The bin in which the `rank`-th largest lies (from 1), and how many are in higher bins.
 __device__ void find_bin(const std::uint32_t* histogram, std::uint32_t rank, Shared& shared) {
-  // Thread i has bins 2047 - 2i and 2046 - 2i, so that a scan counts from the largest down.
-  const int high = bins - 1 - 2 * static_cast<int>(threadIdx.x);
-  const std::uint32_t first = histogram[high], second = histogram[high - 1];
-  std::uint32_t before = 0;
-  Scan(shared.scan).ExclusiveSum(first + second, before);
-  if (before < rank && rank <= before + first) {
-    shared.bin = static_cast<std::uint32_t>(high);
-    shared.above = before;
-  } else if (before + first < rank && rank <= before + first + second) {
-    shared.bin = static_cast<std::uint32_t>(high - 1);
-    shared.above = before + first;
+  // Thread 0 has the highest bins, so that a scan counts from the largest down.
+  constexpr int each = bins / threads;
+  const int high = bins - 1 - each * static_cast<int>(threadIdx.x);
+  std::uint32_t sum = 0, before = 0;
+  for (int i = 0; i < each; ++i) sum += histogram[high - i];
+  Scan(shared.scan).ExclusiveSum(sum, before);
+  for (int i = 0; i < each; ++i) {
+    const std::uint32_t here = histogram[high - i];
+    if (before < rank && rank <= before + here) {
+      shared.bin = static_cast<std::uint32_t>(high - i);
+      shared.above = before;
+    }
+    before += here;
   }
   __syncthreads();
 }
