@@ -22,6 +22,8 @@ using namespace thinwire;
 
 constexpr Device gpu{Device::Kind::cuda, 0};
 constexpr int steps = 40;
+// Until momentum and threshold have settled.
+constexpr int warm_up = 300;
 
 void check(cudaError_t error) {
   if (error == cudaSuccess) return;
@@ -119,8 +121,8 @@ Row measure(const std::string& config, std::size_t count, int ranks, DType dtype
   };
   const Bytes room{out.data(), out.size()};
   Timer encode, decode, graph;
-  for (int i = 0; i < steps + 20; ++i) {
-    if (i < 20) {
+  for (int i = 0; i < steps + warm_up; ++i) {
+    if (i < warm_up) {
       (void)compressor->encode(turn, view(i), room);
     } else {
       encode.run(stream, [&] { (void)compressor->encode(turn, view(i), room); });

@@ -22,7 +22,7 @@ void check_cuda(cudaError_t error, const char* what) {
   if (error != cudaSuccess) fail("cuda, ", what, ": ", cudaGetErrorString(error));
 }
 
-constexpr int threads = 256;
+constexpr int threads = 1024;
 constexpr int warps = threads / 32;
 constexpr int bins = 2048;
 // A magnitude has 31 bits. It is found in three parts, from the highest.
