@@ -5,11 +5,11 @@ MAKEFLAGS += --no-builtin-rules --no-print-directory
 JOBS ?= $(shell nproc)
 # Many tests wait for time limits and for each other: more of them at a time than there are cores.
 TEST_JOBS ?= $(shell expr 2 '*' $(JOBS))
-SOURCES = $(shell git ls-files '*.cc' '*.h')
+SOURCES = $(shell git ls-files '*.cc' '*.h' '*.cu' '*.cuh')
 
 .PHONY: help packages environment setup build command test test-release test-asan test-tsan \
   test-python test-fuzz run-release run-asan run-tsan run-python run-fuzz run-lint bench fuzz \
-  mutate demo command-demo docs format lint clean
+  mutate demo command-demo docs format lint clean configure-cuda test-gpu bench-gpu
 help:
 	@echo "make build    build the library, the thinwire command and the tests (build/release)"
 	@echo "make test     all tests: release, ASan + UBSan, TSan, the Python package, a short run of"
@@ -18,6 +18,9 @@ help:
 	@echo "make demo     train on real data over 4 workers and an emulated thin link: a table and a"
 	@echo "              page of dense, topk, dgc"
 	@echo "make bench    every benchmark, each row with its floor"
+	@echo "make test-gpu the CUDA kernels' tests, on a machine with a GPU; SANITIZE=1: memcheck too;"
+	@echo "              ARCHITECTURES=90: for these alone (a shorter build)"
+	@echo "make bench-gpu  the CUDA kernels against their floors, on a machine with a GPU"
 	@echo "make fuzz     every fuzzer, RUNS executions each (default 10 million)"
 	@echo "make mutate   break one place of the library at a time and see whether a test notices"
 	@echo "              (an hour)"
@@ -87,6 +90,21 @@ run-python:
 run-fuzz:
 	RUNS=20000 EXCHANGE_RUNS=600 fuzz/run.sh
 
+# On a machine with a GPU, with what is there: nothing is installed. THINWIRE_GPU turns a test that
+# would be skipped for want of a GPU into a failure.
+configure-cuda:
+	@mkdir -p build
+	@cmake --preset cuda $(if $(ARCHITECTURES),-DCMAKE_CUDA_ARCHITECTURES="$(ARCHITECTURES)") \
+	  >build/configure-cuda.log 2>&1 || { cat build/configure-cuda.log; exit 1; }
+test-gpu: configure-cuda
+	@cmake --build --preset cuda -j $(JOBS) --target cuda_tests
+	THINWIRE_GPU=1 build/cuda/tests/cuda_tests --gtest_brief=1
+	$(if $(SANITIZE),THINWIRE_GPU=1 compute-sanitizer --tool memcheck --error-exitcode 1 \
+	  build/cuda/tests/cuda_tests --gtest_brief=1)
+bench-gpu: configure-cuda
+	@cmake --build --preset cuda -j $(JOBS) --target cuda_bench
+	build/cuda/bench/cuda_bench
+
 bench: command
 	build/release/apps/thinwire bench kernels --json build/bench_kernels.json
 	build/release/apps/thinwire bench wire --json build/bench_wire.json
@@ -112,7 +130,7 @@ build/demo/build.ninja: build/.demo-packages build/.demo-environment
 	@echo "demo: configuring build/demo"
 	@cmake -S . -B build/demo -G Ninja -DCMAKE_UNITY_BUILD=ON -DTHINWIRE_TESTS=OFF \
 	  -DTHINWIRE_EXAMPLES=OFF -DTHINWIRE_BENCH=OFF -DTHINWIRE_MPI=OFF -DTHINWIRE_PYTHON=OFF \
-	  -DTorch_DIR="$$(echo $$PWD/.venv/lib/python3*/site-packages/torch/share/cmake/Torch)" \
+	  -DTHINWIRE_CUDA=OFF -DTorch_DIR="$$(echo $$PWD/.venv/lib/python3*/site-packages/torch/share/cmake/Torch)" \
 	  >build/configure-demo.log 2>&1 || { cat build/configure-demo.log; exit 1; }
 	@touch $@
 command-demo: build/demo/build.ninja

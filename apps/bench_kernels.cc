@@ -55,7 +55,7 @@ struct DgcRun {
         memory(Bucket::single(0, "bench", elements), {.accumulate = accumulate}) {}
 
   void step() {
-    memory.step(gradients.at(steps), 1.0f, density, steps, survivors);
+    memory.step(gradients.at(steps), 1.0f, density, survivors);
     picked += survivors.size();
     ++steps;
   }

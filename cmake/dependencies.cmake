@@ -16,6 +16,8 @@ endmacro()
 
 find_shared(Threads::Threads Threads REQUIRED)
 
+include(${CMAKE_CURRENT_LIST_DIR}/cuda.cmake)
+
 find_shared(hwy::hwy hwy CONFIG QUIET)
 if(NOT hwy_FOUND)
   message(STATUS "Highway not found: kernels run as their plain references")
@@ -50,7 +52,12 @@ if(THINWIRE_TORCH)
       OUTPUT_VARIABLE torch_prefix OUTPUT_STRIP_TRAILING_WHITESPACE ERROR_QUIET)
     list(APPEND CMAKE_PREFIX_PATH ${torch_prefix})
   endif()
+  # A torch with CUDA sets flags and architectures for all CUDA code; ours stay as they are.
+  set(own_architectures ${CMAKE_CUDA_ARCHITECTURES})
+  set(own_cuda_flags "${CMAKE_CUDA_FLAGS}")
   find_package(Torch QUIET)
+  set(CMAKE_CUDA_ARCHITECTURES ${own_architectures})
+  set(CMAKE_CUDA_FLAGS "${own_cuda_flags}")
   find_path(GLOO_INCLUDE_DIR gloo/config.h)
   if(NOT Torch_FOUND)
     message(STATUS "torch not found: no c10d engine, no thinwire train")

@@ -3,6 +3,7 @@
 #include "thinwire/kernels/cast.h"
 
 #include "tests/kernels/kernel_testing.h"
+#include "thinwire/core/error.h"
 #include "thinwire/core/half.h"
 
 namespace thinwire {
@@ -123,6 +124,34 @@ TEST(CastValue, KnownHalves) {
   cast_to_bf16(x, out, 2, 1);
   EXPECT_EQ(out[0], 0x3f80);
   EXPECT_EQ(out[1], 0xc000);
+}
+
+// Every pair of types: widened, scaled, narrowed; also in place.
+TEST(CastAny, EqualsThePlainRule) {
+  const auto x = make_content(Content::heavy, 7, 1001);
+  const auto narrow = [](DType type, float value) {
+    return type == DType::f32   ? value
+           : type == DType::f16 ? from_f16(to_f16(value))
+                                : from_bf16(to_bf16(value));
+  };
+  for (const DType from : {DType::f32, DType::f16, DType::bf16}) {
+    for (const DType to : {DType::f32, DType::f16, DType::bf16}) {
+      std::vector<std::byte> in(4 * x.size()), out(4 * x.size());
+      std::vector<float> got(x.size());
+      (void)cast_any(DType::f32, x.data(), from, in.data(), x.size(), 1);
+      std::byte* const target = from == to ? in.data() : out.data();
+      const bool finite = cast_any(from, in.data(), to, target, x.size(), 0.3f);
+      (void)cast_any(to, target, DType::f32, got.data(), x.size(), 1);
+      bool expected_finite = true;
+      for (std::size_t i = 0; i < x.size(); ++i) {
+        const float expected = narrow(to, narrow(from, x[i]) * 0.3f);
+        expected_finite = expected_finite && std::isfinite(expected);
+        ASSERT_EQ(got[i], expected) << name_of(from) << " to " << name_of(to);
+      }
+      EXPECT_EQ(finite, expected_finite);
+    }
+  }
+  EXPECT_THROW(cast_any(DType::i8, nullptr, DType::f32, nullptr, 0, 1), Error);
 }
 
 }  // namespace

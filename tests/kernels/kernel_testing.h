@@ -32,14 +32,14 @@ inline std::vector<std::string> tested_targets() {
 }
 
 // Runs a test once with each of them.
-class EachTarget : public testing::TestWithParam<std::string> {
+class EachTarget : public ::testing::TestWithParam<std::string> {
  protected:
   void SetUp() override { force_kernel_target(GetParam()); }
   void TearDown() override { force_kernel_target(""); }
 };
 
-#define THINWIRE_EACH_TARGET(suite)                                             \
-  INSTANTIATE_TEST_SUITE_P(Targets, suite, testing::ValuesIn(tested_targets()), \
+#define THINWIRE_EACH_TARGET(suite)                                               \
+  INSTANTIATE_TEST_SUITE_P(Targets, suite, ::testing::ValuesIn(tested_targets()), \
                            [](const auto& info) { return info.param; })
 
 inline constexpr std::size_t awkward_sizes[] = {0,  1,  2,  3,  7,   8,    15,   16,   17,  31,
@@ -137,7 +137,7 @@ void for_all_shapes(Body body) {
         SCOPED_TRACE("content " + std::to_string(static_cast<int>(content)) + ", size " +
                      std::to_string(size) + ", offset " + std::to_string(offset));
         body(content, size, offset);
-        if (testing::Test::HasFatalFailure()) return;
+        if (::testing::Test::HasFatalFailure()) return;
       }
     }
   }

@@ -2,7 +2,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "thinwire/kernels/norm.h"
 
+#include <algorithm>
+
 #include "tests/kernels/kernel_testing.h"
+#include "thinwire/core/error.h"
 
 namespace thinwire {
 namespace {
@@ -32,6 +35,46 @@ TEST_P(Norm, NonFiniteAtEveryPosition) {
     x[at] = -std::numeric_limits<float>::infinity();
     EXPECT_EQ(squared_norm(x.data(), x.size()), std::numeric_limits<double>::infinity());
   }
+}
+
+// The order, written as it is defined: sums of blocks, then levels of pairs.
+double plain_norm(const std::vector<float>& x) {
+  std::vector<double> level;
+  for (std::size_t start = 0; start < x.size(); start += 4096) {
+    std::vector<double> sums(32);
+    for (std::size_t i = start; i < std::min(start + 4096, x.size()); ++i)
+      sums[(i - start) % 32] += static_cast<double>(x[i]) * x[i];
+    for (; sums.size() > 1; sums.resize(sums.size() / 2)) {
+      for (std::size_t i = 0; i < sums.size() / 2; ++i) sums[i] += sums[i + sums.size() / 2];
+    }
+    level.push_back(sums[0]);
+  }
+  while (level.size() > 1) {
+    std::vector<double> next;
+    for (std::size_t i = 0; i < level.size(); i += 2)
+      next.push_back(i + 1 < level.size() ? level[i] + level[i + 1] : level[i]);
+    level = next;
+  }
+  return level.empty() ? 0 : level[0];
+}
+
+TEST_P(Norm, OrderOfBlocksIsATreeOfPairs) {
+  for (const std::size_t blocks : {0, 1, 2, 3, 4, 5, 6, 7, 8, 11, 31, 64, 65}) {
+    for (const std::size_t rest : {0, 1, 31, 33, 4095}) {
+      std::vector<float> x(4096 * blocks + rest);
+      for (std::size_t i = 0; i < x.size(); ++i) x[i] = std::exp(20 * random_unit(5, i));
+      const double expected = plain_norm(x);
+      ASSERT_EQ(squared_norm(x.data(), x.size()), expected) << blocks << " blocks and " << rest;
+      ASSERT_EQ(squared_norm_reference(x.data(), x.size()), expected);
+    }
+  }
+}
+
+TEST(NormValue, HalvesAreWidened) {
+  const std::vector<std::uint16_t> f16 = {0x4200, 0xc400, 0x4a00}, bf16 = {0x4040, 0xc080, 0x4140};
+  EXPECT_EQ(squared_norm_reference(DType::f16, f16.data(), 3), 169);
+  EXPECT_EQ(squared_norm_reference(DType::bf16, bf16.data(), 3), 169);
+  EXPECT_THROW(squared_norm_reference(DType::i8, f16.data(), 3), Error);
 }
 
 TEST(NormValue, KnownSums) {

@@ -105,7 +105,7 @@ TEST_F(DgcMemoryTest, EqualsThePlainStep) {
               set_threshold(memory, threshold, density);
             }
             Survivors survivors;
-            ASSERT_TRUE(memory.step(g, 1.0f, density, step, survivors));
+            ASSERT_TRUE(memory.step(g, 1.0f, density, survivors));
             plain.step(options, g, static_cast<float>(threshold), quota);
             ASSERT_EQ(survivors.index, plain.sent) << count << " step " << step;
             ASSERT_TRUE(same_bits(memory.residual(), plain.v));
@@ -132,7 +132,7 @@ TEST_F(DgcMemoryTest, DoesNotDependOnThreads) {
         for (std::uint64_t step = 0; step < 4; ++step) {
           if (step == 2)
             set_threshold(memory, 1e-6, 0.001);  // nearly everything passes: lists must be pruned
-          memory.step(gradient(shape, count, step), 1.0f, 0.001, step, survivors);
+          memory.step(gradient(shape, count, step), 1.0f, 0.001, survivors);
         }
         sent.push_back(survivors.index);
         residual.emplace_back(memory.residual().begin(), memory.residual().end());
@@ -156,7 +156,7 @@ TEST_F(DgcMemoryTest, SteersIntoTheBand) {
     const int steps = 60;
     for (std::uint64_t step = 0; step < steps; ++step) {
       Survivors survivors;
-      memory.step(gradient(shape, count, step), 1.0f, density, step, survivors);
+      memory.step(gradient(shape, count, step), 1.0f, density, survivors);
       ASSERT_LE(survivors.size(), quota.most);
       below += survivors.size() * 5 < quota.wanted * 4 ? 1 : 0;
       sum += survivors.size();
@@ -176,7 +176,7 @@ TEST_F(DgcMemoryTest, MoreThanSixteenMillionElements) {
   g[1u << 24] = 4;
   Survivors survivors;
   set_threshold(memory, 1.0, 1e-5);
-  ASSERT_TRUE(memory.step(g, 1.0f, 1e-5, 0, survivors));
+  ASSERT_TRUE(memory.step(g, 1.0f, 1e-5, survivors));
   EXPECT_EQ(survivors.index,
             (std::vector<std::uint32_t>{3, 1u << 24, static_cast<std::uint32_t>(count - 1)}));
   EXPECT_EQ(survivors.value, (std::vector<float>{-2, 4, 5}));
@@ -188,7 +188,7 @@ TEST_F(DgcMemoryTest, LayersHaveTheirOwnQuota) {
   auto g = gradient(Shape::normal, 1000, 1);
   for (std::size_t i = 0; i < 100; ++i) g[i] *= 1e-6f;
   Survivors survivors;
-  memory.step(g, 1.0f, 0.01, 0, survivors);
+  memory.step(g, 1.0f, 0.01, survivors);
   EXPECT_EQ(
       std::count_if(survivors.index.begin(), survivors.index.end(), [](auto i) { return i < 100; }),
       1);
@@ -201,10 +201,10 @@ TEST_F(DgcMemoryTest, NonFiniteElementsNeverEnter) {
        {std::numeric_limits<float>::quiet_NaN(), std::numeric_limits<float>::infinity()}) {
     DgcMemory memory(Bucket::single(0, "w", count), {});
     Survivors survivors;
-    memory.step(gradient(Shape::normal, count, 1), 1.0f, 0.01, 0, survivors);
+    memory.step(gradient(Shape::normal, count, 1), 1.0f, 0.01, survivors);
     auto g = gradient(Shape::normal, count, 2);
     g[0] = g[777] = g[count - 1] = bad;
-    EXPECT_FALSE(memory.step(g, 1.0f, 0.01, 1, survivors));
+    EXPECT_FALSE(memory.step(g, 1.0f, 0.01, survivors));
     memory.undo(survivors);
     for (const float value : memory.residual()) ASSERT_TRUE(std::isfinite(value));
     for (const float value : memory.velocity()) ASSERT_TRUE(std::isfinite(value));
@@ -216,10 +216,10 @@ TEST_F(DgcMemoryTest, UndoIsAsIfNothingHadPassed) {
   const auto first = gradient(Shape::normal, count, 1), second = gradient(Shape::normal, count, 2);
   DgcMemory memory(Bucket::single(0, "w", count), {}), silent(Bucket::single(0, "w", count), {});
   Survivors survivors;
-  memory.step(first, 1.0f, 0.01, 0, survivors);
+  memory.step(first, 1.0f, 0.01, survivors);
   memory.undo(survivors);
   set_threshold(silent, 1e30, 0.01);
-  silent.step(first, 1.0f, 0.01, 0, survivors);
+  silent.step(first, 1.0f, 0.01, survivors);
   EXPECT_EQ(survivors.size(), 0u);
   EXPECT_TRUE(same_bits(memory.residual(), silent.residual()));
   EXPECT_TRUE(same_bits(memory.velocity(), silent.velocity()));
@@ -229,7 +229,7 @@ TEST_F(DgcMemoryTest, RoundingErrorStaysInTheResidual) {
   const std::size_t count = 1000;
   DgcMemory memory(Bucket::single(0, "w", count), {});
   Survivors survivors;
-  memory.step(gradient(Shape::normal, count, 1), 1.0f, 0.05, 0, survivors);
+  memory.step(gradient(Shape::normal, count, 1), 1.0f, 0.05, survivors);
   ASSERT_GT(survivors.size(), 0u);
   const std::vector<float> sent(survivors.size(), 2.0f);
   memory.settle(survivors, sent);
@@ -239,16 +239,16 @@ TEST_F(DgcMemoryTest, RoundingErrorStaysInTheResidual) {
   }
 }
 
-TEST_F(DgcMemoryTest, ThresholdIsReestimatedWhenTooFewPass) {
+TEST_F(DgcMemoryTest, ThresholdBecomesUnknownWhenTooFewPass) {
   const std::size_t count = 200'000;
   DgcMemory memory(Bucket::single(0, "w", count), {});
   Survivors survivors;
   set_threshold(memory, 1e30, 0.01);
-  memory.step(gradient(Shape::normal, count, 1), 1.0f, 0.01, 0, survivors);
+  memory.step(gradient(Shape::normal, count, 1), 1.0f, 0.01, survivors);
   EXPECT_EQ(survivors.size(), 0u);
   EXPECT_EQ(threshold_of(memory), 0);
-  memory.step(gradient(Shape::normal, count, 2), 1.0f, 0.01, 1, survivors);
-  EXPECT_NEAR(static_cast<double>(survivors.size()), 2000, 400);
+  memory.step(gradient(Shape::normal, count, 2), 1.0f, 0.01, survivors);
+  EXPECT_EQ(survivors.size(), 2000u);
 }
 
 // The threshold is one for the bucket unless a layer is to have its own.
@@ -257,30 +257,28 @@ TEST_F(DgcMemoryTest, TheLargestOfTheBucketGo) {
   std::vector<float> g(100, 1.0f);
   std::fill_n(g.begin() + 50, 50, 2.0f);
   Survivors survivors;
-  ASSERT_TRUE(memory.step(g, 1.0f, 0.2, 0, survivors));
+  ASSERT_TRUE(memory.step(g, 1.0f, 0.2, survivors));
   ASSERT_FALSE(survivors.index.empty());
   EXPECT_GE(survivors.index.front(), 50u);
 }
 
-constexpr std::size_t enough_to_sample = 200'000;
-
-// By an estimate, which meets the band and hardly ever the very number.
-TEST_F(DgcMemoryTest, TheFirstThresholdIsEstimated) {
-  constexpr std::size_t count = enough_to_sample;
+// Without a threshold every element passes, so the first step sends exactly the largest.
+TEST_F(DgcMemoryTest, TheFirstStepSendsExactlyTheQuota) {
+  constexpr std::size_t count = 200'000;
   DgcMemory memory(Bucket::single(0, "w", count), {});
-  const Quota quota = Quota::of(count, 0.01);
   Survivors survivors;
-  ASSERT_TRUE(memory.step(gradient(Shape::normal, count, 1), 1.0f, 0.01, 0, survivors));
-  EXPECT_LE(survivors.index.size(), quota.most);
-  EXPECT_GE(survivors.index.size(), quota.wanted / 2);
-  EXPECT_NE(survivors.index.size(), quota.wanted);
+  ASSERT_TRUE(memory.step(gradient(Shape::normal, count, 1), 1.0f, 0.01, survivors));
+  EXPECT_EQ(survivors.index.size(), 2000u);
+  float smallest = std::numeric_limits<float>::max();
+  for (const float value : survivors.value) smallest = std::min(smallest, std::abs(value));
+  EXPECT_EQ(threshold_of(memory), smallest);
 }
 
 TEST_F(DgcMemoryTest, DensityOneSendsEverything) {
-  constexpr std::size_t count = enough_to_sample;
+  constexpr std::size_t count = 200'000;
   DgcMemory memory(Bucket::single(0, "w", count), {});
   Survivors survivors;
-  ASSERT_TRUE(memory.step(gradient(Shape::normal, count, 1), 1.0f, 1.0, 0, survivors));
+  ASSERT_TRUE(memory.step(gradient(Shape::normal, count, 1), 1.0f, 1.0, survivors));
   EXPECT_EQ(survivors.index.size(), count);
 }
 

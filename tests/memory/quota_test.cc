@@ -27,7 +27,7 @@ TEST(Quota, TheBandIsAQuarterAndEight) {
 
 double steered(double value, std::size_t picked, std::size_t wanted) {
   Threshold threshold{value};
-  threshold.steer(picked, {wanted, 2 * wanted});
+  threshold.steer(picked, wanted);
   return threshold.value;
 }
 

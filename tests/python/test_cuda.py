@@ -420,8 +420,6 @@ def refusals(rank, world):
     refused("split", "CUDA", exchange="split")
     refused("fuse", "CUDA", fuse_mb=1)
     refused("on the CPU", scheme="topk", delay=2)
-    mixed = torch.nn.ModuleList([torch.nn.Linear(2, 2), torch.nn.Linear(2, 2).cuda()])
-    refused("one device", model=mixed, ddp=DistributedDataParallel(mixed))
 
 
 def test_refusals():

@@ -3,6 +3,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "thinwire/kernels/cast.h"
 #include "thinwire/compress/schemes.h"
+#include "thinwire/kernels/limit.h"
 
 namespace thinwire {
 namespace {
@@ -16,27 +17,49 @@ class CastCompressor final : public Compressor {
     return {Reduction::sum, dtype_, bucket_.elements() * size_of(dtype_)};
   }
 
-  std::size_t encode(const Turn&, TensorView gradient, Bytes out) override {
-    require_f32_cpu(gradient, bucket_.elements(),
-                    std::string(name_of(dtype_)) + ", bucket " + std::to_string(bucket_.id));
+  std::size_t encode(const Turn& turn, TensorView gradient, Bytes out) override {
+    require_gradient(gradient, site_, bucket_.elements(),
+                     std::string(name_of(dtype_)) + ", bucket " + std::to_string(bucket_.id));
     const float share = 1.0f / static_cast<float>(site_.world);
-    auto* halves = reinterpret_cast<std::uint16_t*>(out.data());
-    const auto cast = dtype_ == DType::f16 ? cast_to_f16 : cast_to_bf16;
-    cast(gradient.f32().data(), halves, gradient.count, share);
+    if (on_device()) {
+      cast_cuda(site_.dtype, gradient.data, dtype_, out.data(), gradient.count, share, nullptr,
+                turn.stream);
+    } else if (site_.dtype == DType::f32) {
+      const auto cast = dtype_ == DType::f16 ? cast_to_f16 : cast_to_bf16;
+      cast(gradient.f32().data(), reinterpret_cast<std::uint16_t*>(out.data()), gradient.count,
+           share);
+    } else {
+      (void)cast_any(site_.dtype, gradient.data, dtype_, out.data(), gradient.count, share);
+    }
     return out.size();
   }
 
-  Status decode(const Turn&, const Inbox& inbox, TensorView average) override {
-    const auto* sum = reinterpret_cast<const std::uint16_t*>(inbox.data.data());
-    const auto cast = dtype_ == DType::f16 ? cast_from_f16 : cast_from_bf16;
-    if (cast(sum, average.f32().data(), average.count, 1.0f)) return {};
+  Status decode(const Turn& turn, const Inbox& inbox, TensorView average) override {
+    const std::byte* sum = inbox.data.data();
+    bool finite = true;  // on a device the verdict gets that instead
+    if (on_device()) {
+      cast_cuda(dtype_, sum, site_.dtype, average.data, average.count, 1.0f, turn.verdict,
+                turn.stream);
+    } else if (site_.dtype == DType::f32) {
+      const auto cast = dtype_ == DType::f16 ? cast_from_f16 : cast_from_bf16;
+      finite = cast(reinterpret_cast<const std::uint16_t*>(sum), average.f32().data(),
+                    average.count, 1.0f);
+    } else {
+      finite = cast_any(dtype_, sum, site_.dtype, average.data, average.count, 1.0f);
+    }
+    if (finite) return {};
     return {Code::skipped, "a rank's gradient was not finite, or too large for the type"};
   }
 
   void undo(const Turn&) override {}
+  void conclude(const Turn& turn, TensorView gradient, float fill) override {
+    fill_void_cuda(gradient.dtype, gradient.data, gradient.count, fill, turn.verdict, turn.stream);
+  }
   void visit_state(StateVisitor&) override {}
 
  private:
+  bool on_device() const { return site_.device.kind == Device::Kind::cuda; }
+
   DType dtype_;
   Bucket bucket_;
   Site site_;
@@ -60,6 +83,8 @@ Scheme describe(std::string name, std::uint8_t id, std::string summary,
       .feedback = false,
       .stochastic = false,
       .momentum = false,
+      .cuda = true,
+      .halves = true,
       .options = {},
       .variants = {},
       .bytes = [](const Options&, const Bucket& bucket) { return bucket.elements() * 2; },

@@ -1,7 +1,11 @@
-// dense.cc: no compression: an f32 all-reduce in place. It is the baseline of all other schemes.
+// dense.cc: no compression: an all-reduce in place, in the type of the gradients. It is the baseline
+// of all other schemes. Sums of f16 and bf16 could overflow where their average does not, so these
+// are divided by the number of workers before the sum (as DDP does), f32 after it.
 // SPDX-License-Identifier: Apache-2.0
 #include "thinwire/compress/schemes.h"
 #include "thinwire/kernels/average.h"
+#include "thinwire/kernels/cast.h"
+#include "thinwire/kernels/limit.h"
 
 namespace thinwire {
 namespace {
@@ -11,24 +15,41 @@ class DenseCompressor final : public Compressor {
   DenseCompressor(const Bucket& bucket, const Site& site) : bucket_(bucket), site_(site) {}
 
   Leg leg(std::uint64_t, int) const override {
-    return {Reduction::sum, DType::f32, bucket_.elements() * sizeof(float), true};
+    return {Reduction::sum, site_.dtype, bucket_.elements() * size_of(site_.dtype), true};
   }
 
-  std::size_t encode(const Turn&, TensorView gradient, Bytes out) override {
-    require_f32_cpu(gradient, bucket_.elements(), "dense, bucket " + std::to_string(bucket_.id));
+  std::size_t encode(const Turn& turn, TensorView gradient, Bytes out) override {
+    require_gradient(gradient, site_, bucket_.elements(),
+                     "dense, bucket " + std::to_string(bucket_.id));
+    if (half()) (void)scale(turn, gradient, share(), nullptr);
     return out.size();
   }
 
-  Status decode(const Turn&, const Inbox&, TensorView average) override {
-    const float share = 1.0f / static_cast<float>(site_.world);
-    if (scale_finite(static_cast<float*>(average.data), average.count, share)) return {};
+  Status decode(const Turn& turn, const Inbox&, TensorView average) override {
+    if (scale(turn, average, half() ? 1.0f : share(), turn.verdict)) return {};
     return {Code::skipped, "a rank's gradient was not finite"};
   }
 
   void undo(const Turn&) override {}
+  void conclude(const Turn& turn, TensorView gradient, float fill) override {
+    fill_void_cuda(gradient.dtype, gradient.data, gradient.count, fill, turn.verdict, turn.stream);
+  }
   void visit_state(StateVisitor&) override {}
 
  private:
+  bool half() const { return site_.dtype != DType::f32; }
+  float share() const { return 1.0f / static_cast<float>(site_.world); }
+
+  // Returns whether every product is finite; on a device the verdict gets that instead.
+  bool scale(const Turn& turn, TensorView x, float factor, Verdict* verdict) const {
+    if (x.device.kind == Device::Kind::cuda) {
+      cast_cuda(x.dtype, x.data, x.dtype, x.data, x.count, factor, verdict, turn.stream);
+      return true;
+    }
+    if (half()) return cast_any(x.dtype, x.data, x.dtype, x.data, x.count, factor);
+    return scale_finite(static_cast<float*>(x.data), x.count, factor);
+  }
+
   Bucket bucket_;
   Site site_;
 };
@@ -40,13 +61,15 @@ const Scheme& dense_scheme() {
       .name = "dense",
       .id = 1,
       .paper = "",
-      .summary = "f32 through an all-reduce.",
+      .summary = "The gradient as it is, through an all-reduce.",
       .bits = "32",
       .reducible = true,
       .biased = false,
       .feedback = false,
       .stochastic = false,
       .momentum = false,
+      .cuda = true,
+      .halves = true,
       .options = {},
       .variants = {},
       .bytes = [](const Options&, const Bucket& bucket) { return bucket.elements() * 4; },

@@ -35,7 +35,7 @@ std::unique_ptr<Compressor> make(const Options& options, const Bucket& bucket, c
   settings.memory.mask = options.flag("mask");
   settings.clip = options.number_from("clip", 0, 1e30);
   settings.clip_global = options.choice("clip_norm", norm_names) == 0;
-  return std::make_unique<SparseCompressor>(settings, bucket, site);
+  return make_sparse(settings, bucket, site);
 }
 
 }  // namespace
@@ -54,6 +54,7 @@ const Scheme& dgc_scheme() {
       .feedback = true,
       .stochastic = false,
       .momentum = true,
+      .cuda = true,
       .options = options(),
       .variants = {"density=0.01,values=f32,select=exact,nesterov=on",
                    "density=0.05,values=sign,clip=0.5",

@@ -3,6 +3,7 @@
 #include "thinwire/compress/registry.h"
 
 #include "thinwire/compress/schemes.h"
+#include "thinwire/core/buffer.h"
 #include "thinwire/core/error.h"
 
 namespace thinwire {
@@ -93,6 +94,31 @@ bool right_on_average(const Config& config) {
   return scheme.stochastic && !scheme.biased;
 }
 
+namespace {
+
+// Throws where the scheme cannot work on the site's device or with its type of gradients.
+void check_site(const Scheme& scheme, const Site& site) {
+  const bool cuda = site.device.kind == Device::Kind::cuda;
+  const auto able = [&](const Scheme& other) {
+    return cuda ? other.cuda : other.halves || site.dtype == DType::f32;
+  };
+  if (!able(scheme)) {
+    std::string others;
+    for (const Scheme* other : schemes()) {
+      if (able(*other)) others += (others.empty() ? "" : ", ") + other->name;
+    }
+    if (cuda) fail("scheme '", scheme.name, "' does not run on CUDA yet; these do: ", others);
+    fail("scheme '", scheme.name, "' does not take ", name_of(site.dtype),
+         " gradients on the CPU; these do: ", others);
+  }
+  if (cuda && !has_cuda()) {
+    fail("scheme '", scheme.name, "': the gradients are on cuda:", site.device.index,
+         ", but this build of thinwire has no CUDA (-DTHINWIRE_CUDA=ON), or this machine no GPU");
+  }
+}
+
+}  // namespace
+
 std::unique_ptr<Compressor> make_compressor(const Config& config, const Bucket& bucket,
                                             const Site& site) {
   const Scheme& scheme = find_scheme(config.scheme);
@@ -101,6 +127,7 @@ std::unique_ptr<Compressor> make_compressor(const Config& config, const Bucket& 
     fail("scheme '", scheme.name, "': expected a rank from 0 to ", site.world - 1, ", got ",
          site.rank);
   }
+  check_site(scheme, site);
   return scheme.make(Options(config, scheme.options), bucket, site);
 }
 

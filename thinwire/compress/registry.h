@@ -27,6 +27,8 @@ struct Scheme {
   bool feedback = false;  // keeps what it does not send (error feedback)
   bool stochastic = false;
   bool momentum = false;  // accumulates momentum itself: the optimizer's own must be 0
+  bool cuda = false;      // runs on CUDA too (Site::device)
+  bool halves = false;    // takes gradients in f16 and bf16 on the CPU too; on CUDA all do
   std::vector<Option> options;
   // Further settings for the tests of the laws, as "key=value,key=value".
   std::vector<std::string> variants;

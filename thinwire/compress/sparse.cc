@@ -9,6 +9,7 @@
 
 #include "thinwire/compress/frames.h"
 #include "thinwire/kernels/average.h"
+#include "thinwire/kernels/dgc_rule.h"
 #include "thinwire/kernels/norm.h"
 
 namespace thinwire {
@@ -51,6 +52,38 @@ void read_sparse_options(const Options& options, SparseSettings& settings) {
   settings.memory.per_layer = options.choice("quota", quota_names) == 1;
 }
 
+SparsePlan plan_sparse(const SparseSettings& settings, const Bucket& bucket, const Site& site,
+                       std::uint64_t step) {
+  SparsePlan plan;
+  const std::size_t elements = bucket.elements();
+  plan.density = settings.warmup.density_at(step);
+  plan.most = most_survivors(bucket, settings.memory, plan.density);
+  plan.header.scheme = settings.scheme;
+  plan.header.values = settings.values;
+  plan.header.bucket = bucket.id;
+  plan.header.step = static_cast<std::uint32_t>(step);
+  plan.header.elements = static_cast<std::uint32_t>(elements);
+  const double expected = plan.density * static_cast<double>(elements);
+  plan.header.chunk_log2 = chunk_log2_for(plan.header.elements, static_cast<std::size_t>(expected));
+  plan.bound = sparse_frame_bound(plan.header, plan.most);
+  // Per rank, a gather moves N-1 frames, and a ring all-reduce moves 2(N-1)/N dense buckets.
+  const auto world = static_cast<double>(site.world);
+  const auto dense_bytes = static_cast<double>(elements * sizeof(float));
+  plan.dense = site.sums && site.world > 1 && elements > 0 &&
+               world * static_cast<double>(plan.bound) > 2 * dense_bytes;
+  return plan;
+}
+
+double clip_limit(const SparseSettings& settings, const Site& site) {
+  return settings.clip / std::sqrt(static_cast<double>(site.world));
+}
+
+std::unique_ptr<Compressor> make_sparse(const SparseSettings& settings, const Bucket& bucket,
+                                        const Site& site) {
+  if (site.device.kind == Device::Kind::cuda) return make_sparse_cuda(settings, bucket, site);
+  return std::make_unique<SparseCompressor>(settings, bucket, site);
+}
+
 SparseCompressor::SparseCompressor(const SparseSettings& settings, const Bucket& bucket,
                                    const Site& site)
     : settings_(settings),
@@ -60,52 +93,27 @@ SparseCompressor::SparseCompressor(const SparseSettings& settings, const Bucket&
       memory_(bucket, memory_at(site, settings.memory)),
       received_(static_cast<std::size_t>(site.world)) {}
 
-SparseCompressor::Plan SparseCompressor::plan(std::uint64_t step) const {
-  Plan plan;
-  const std::size_t elements = bucket_.elements();
-  plan.density = settings_.warmup.density_at(step);
-  plan.most = memory_.most(plan.density);
-  plan.header.scheme = settings_.scheme;
-  plan.header.values = settings_.values;
-  plan.header.bucket = bucket_.id;
-  plan.header.step = static_cast<std::uint32_t>(step);
-  plan.header.elements = static_cast<std::uint32_t>(elements);
-  const double expected = plan.density * static_cast<double>(elements);
-  plan.header.chunk_log2 = chunk_log2_for(plan.header.elements, static_cast<std::size_t>(expected));
-  plan.bound = sparse_frame_bound(plan.header, plan.most);
-  // Per rank, a gather moves N-1 frames, and a ring all-reduce moves 2(N-1)/N dense buckets.
-  const auto world = static_cast<double>(site_.world);
-  const auto dense_bytes = static_cast<double>(elements * sizeof(float));
-  plan.dense = site_.sums && site_.world > 1 && elements > 0 &&
-               world * static_cast<double>(plan.bound) > 2 * dense_bytes;
-  return plan;
-}
-
 Leg SparseCompressor::leg(std::uint64_t step, int) const {
-  const Plan now = plan(step);
+  const SparsePlan now = plan(step);
   if (now.dense) return {Reduction::sum, DType::f32, bucket_.elements() * sizeof(float)};
   return {Reduction::gather, DType::f32, now.bound};
 }
 
-// The paper's local clipping: each worker may have 1/sqrt(N) of the norm. Returns NaN when the norm
-// is not finite.
+// NaN when the norm is not finite.
 float SparseCompressor::clip_scale(const Turn& turn, std::span<const float> gradient) const {
   if (settings_.clip <= 0) return 1.0f;
   const double squared =
       settings_.clip_global ? turn.squared_norm : squared_norm(gradient.data(), gradient.size());
-  if (!std::isfinite(squared)) return std::numeric_limits<float>::quiet_NaN();
-  const double limit = settings_.clip / std::sqrt(static_cast<double>(site_.world));
-  const double norm = std::sqrt(squared);
-  return norm > limit ? static_cast<float>(limit / norm) : 1.0f;
+  return clip_factor(squared, clip_limit(settings_, site_));
 }
 
 std::size_t SparseCompressor::encode(const Turn& turn, TensorView gradient, Bytes out) {
   require_f32_cpu(gradient, bucket_.elements(), who_);
-  const Plan now = plan(turn.step);
+  const SparsePlan now = plan(turn.step);
   scale_ = clip_scale(turn, gradient.f32());
   survivors_ = {};
-  sound_ = !std::isnan(scale_) &&
-           memory_.step(gradient.f32(), scale_, now.density, turn.step, survivors_);
+  // A scale of NaN makes every element one that the memory refuses.
+  sound_ = memory_.step(gradient.f32(), scale_, now.density, survivors_);
   if (!sound_) undo(turn);
   sent_ = survivors_.value;
   if (now.dense) return encode_dense(out);
@@ -129,7 +137,7 @@ std::size_t SparseCompressor::encode_dense(Bytes out) const {
 
 Status SparseCompressor::decode(const Turn& turn, const Inbox& inbox, TensorView average) {
   require_f32_cpu(average, bucket_.elements(), who_);
-  const Plan now = plan(turn.step);
+  const SparsePlan now = plan(turn.step);
   return now.dense ? decode_dense(inbox, average.f32()) : decode_frames(now, inbox, average.f32());
 }
 
@@ -140,7 +148,7 @@ Status SparseCompressor::decode_dense(const Inbox& inbox, std::span<float> avera
   return finite ? Status{} : Status{Code::skipped, "a rank's gradient was not finite"};
 }
 
-Status SparseCompressor::decode_frames(const Plan& plan, const Inbox& inbox,
+Status SparseCompressor::decode_frames(const SparsePlan& plan, const Inbox& inbox,
                                        std::span<float> average) {
   const Status status = open_frames(
       inbox, site_.world, plan.header, [&](std::size_t rank, ConstBytes slot, FrameHeader& header) {

@@ -4,6 +4,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <memory>
 #include <vector>
 
 #include "thinwire/compress/compressor.h"
@@ -29,6 +30,28 @@ struct SparseSettings {
 std::vector<Option> sparse_options();
 void read_sparse_options(const Options& options, SparseSettings& settings);
 
+// How a step is sent; the same on all ranks.
+struct SparsePlan {
+  double density = 0;
+  std::size_t most = 0;
+  FrameHeader header;
+  std::size_t bound = 0;  // largest size of a frame
+  bool dense = false;
+};
+SparsePlan plan_sparse(const SparseSettings& settings, const Bucket& bucket, const Site& site,
+                       std::uint64_t step);
+
+// The norm that a worker's gradient may have, from `clip`: the paper's local clipping gives each of
+// N workers 1/sqrt(N) of it.
+double clip_limit(const SparseSettings& settings, const Site& site);
+
+// The compressor, on the CPU or on a device.
+std::unique_ptr<Compressor> make_sparse(const SparseSettings& settings, const Bucket& bucket,
+                                        const Site& site);
+// Where site.device is a CUDA device (sparse_cuda.cc, sparse_nocuda.cc).
+std::unique_ptr<Compressor> make_sparse_cuda(const SparseSettings& settings, const Bucket& bucket,
+                                             const Site& site);
+
 class SparseCompressor final : public Compressor {
  public:
   SparseCompressor(const SparseSettings& settings, const Bucket& bucket, const Site& site);
@@ -43,20 +66,12 @@ class SparseCompressor final : public Compressor {
   void visit_state(StateVisitor& visitor) override;
 
  private:
-  // How a step is sent; the same on all ranks.
-  struct Plan {
-    double density = 0;
-    std::size_t most = 0;
-    FrameHeader header;
-    std::size_t bound = 0;  // largest size of a frame
-    bool dense = false;
-  };
-  Plan plan(std::uint64_t step) const;
+  SparsePlan plan(std::uint64_t step) const { return plan_sparse(settings_, bucket_, site_, step); }
 
   float clip_scale(const Turn& turn, std::span<const float> gradient) const;
   std::size_t encode_dense(Bytes out) const;
   Status decode_dense(const Inbox& inbox, std::span<float> average) const;
-  Status decode_frames(const Plan& plan, const Inbox& inbox, std::span<float> average);
+  Status decode_frames(const SparsePlan& plan, const Inbox& inbox, std::span<float> average);
 
   SparseSettings settings_;
   Bucket bucket_;

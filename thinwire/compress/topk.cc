@@ -21,7 +21,7 @@ std::unique_ptr<Compressor> make(const Options& options, const Bucket& bucket, c
   settings.scheme = id;
   read_sparse_options(options, settings);
   settings.memory.accumulate = options.flag("feedback") ? Accumulate::residual : Accumulate::none;
-  return std::make_unique<SparseCompressor>(settings, bucket, site);
+  return make_sparse(settings, bucket, site);
 }
 
 }  // namespace
@@ -38,6 +38,7 @@ const Scheme& topk_scheme() {
       .feedback = true,
       .stochastic = false,
       .momentum = false,
+      .cuda = true,
       .options = options(),
       .variants = {"density=0.01,values=f32,select=exact",
                    "density=0.05,values=sign,index=elias_fano",

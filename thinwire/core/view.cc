@@ -9,6 +9,34 @@
 
 namespace thinwire {
 
+namespace {
+
+std::string name_of(Device device) {
+  return device.kind == Device::Kind::cpu ? "the CPU" : "cuda:" + std::to_string(device.index);
+}
+
+void require_count(const TensorView& view, std::size_t count, const std::string& who) {
+  if (view.count != count) {
+    fail(who, ": expected ", count, " elements, got ", view.count,
+         "; pass the bucket with the layout it was set up with");
+  }
+}
+
+}  // namespace
+
+void require_gradient(const TensorView& view, const Site& site, std::size_t count,
+                      const std::string& who) {
+  if (view.device != site.device) {
+    fail(who, ": expected memory of ", name_of(site.device), ", got memory of ",
+         name_of(view.device), "; pass gradients of the device it was set up with");
+  }
+  if (view.dtype != site.dtype) {
+    fail(who, ": expected ", name_of(site.dtype), " elements, got ", name_of(view.dtype),
+         "; pass gradients of the type it was set up with");
+  }
+  require_count(view, count, who);
+}
+
 void require_f32_cpu(const TensorView& view, std::size_t count, const std::string& who) {
   if (view.device.kind != Device::Kind::cpu) {
     fail(who, ": expected memory of the CPU, got memory of cuda:", view.device.index,
@@ -17,10 +45,7 @@ void require_f32_cpu(const TensorView& view, std::size_t count, const std::strin
   if (view.dtype != DType::f32) {
     fail(who, ": expected f32 elements, got ", name_of(view.dtype), "; convert the bucket first");
   }
-  if (view.count != count) {
-    fail(who, ": expected ", count, " elements, got ", view.count,
-         "; pass the bucket with the layout it was set up with");
-  }
+  require_count(view, count, who);
 }
 
 void validate(const Bucket& bucket) {

@@ -72,7 +72,12 @@ struct Site {
   int world = 1;
   bool sums = true;   // false: the exchange cannot fall back to a dense sum; only frames travel
   bool sends = true;  // false: the compressor only decodes, so it needs no memory
-  Device device;      // where gradients, memory and payloads are
+  Device device{};    // where gradients, memory and payloads are
+  DType dtype = DType::f32;  // of the gradients
 };
+
+// Throws unless the view is a gradient of this site: its device, its type, and `count` elements.
+void require_gradient(const TensorView& view, const Site& site, std::size_t count,
+                      const std::string& who);
 
 }  // namespace thinwire

@@ -16,6 +16,7 @@
 #include "thinwire/exchange/receipt.h"
 #include "thinwire/exchange/setup.h"
 #include "thinwire/exchange/stream_norm.h"
+#include "thinwire/kernels/norm.h"
 
 namespace thinwire {
 namespace {
@@ -229,7 +230,7 @@ class StreamExchange::Engine {
   void launch_ready() {
     if (needs_norm_) {
       if (submitted_ < lanes_.size()) return;
-      enqueue_sum(norm(0), lanes_.size(), norm(lanes_.size()), stream_.get());
+      enqueue_sum(norm(0), lanes_.size(), norm(lanes_.size()), link_.device, stream_.get());
     }
     while (next_ < lanes_.size() && lanes_[next_].ready) launch(next_++);
   }

@@ -1,4 +1,4 @@
-// stream_norm.h: the norm of a gradient that lies on a device, for clipping. The values stay there.
+// stream_norm.h: the squared norm of all buckets as work in a stream. On the CPU it is done at once.
 // Internal to StreamExchange.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -9,13 +9,10 @@
 
 namespace thinwire {
 
-// The doubles of device memory that enqueue_norm() needs.
-std::size_t norm_scratch(std::size_t elements);
-
-// Enqueues *out = the squared norm of the gradient, with the bits of squared_norm() on the CPU.
+// The norm of one gradient; `scratch` has norm_scratch(gradient.count) doubles (kernels/norm.h).
 void enqueue_norm(const TensorView& gradient, double* scratch, double* out, Stream stream);
 
-// Enqueues *out = norms[0] + norms[1] + ..., added in this order.
-void enqueue_sum(const double* norms, std::size_t count, double* out, Stream stream);
+// The sum of the norms, in this order.
+void enqueue_sum(const double* norms, std::size_t count, double* out, Device device, Stream stream);
 
 }  // namespace thinwire

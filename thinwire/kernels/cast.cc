@@ -2,57 +2,65 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "thinwire/kernels/cast.h"
 
-#include <cmath>
-
-#include "thinwire/core/half.h"
-
 namespace thinwire {
 namespace {
 
-template <auto narrow>
-void cast_to(const float* x, std::uint16_t* out, std::size_t count, float factor) {
-  for (std::size_t i = 0; i < count; ++i) out[i] = narrow(x[i] * factor);
-}
+using F32 = Element<DType::f32>;
+using F16 = Element<DType::f16>;
+using Bf16 = Element<DType::bf16>;
 
-template <auto widen>
-bool cast_from(const std::uint16_t* x, float* out, std::size_t count, float factor) {
+template <typename From, typename To>
+bool cast_all(const typename From::Stored* x, typename To::Stored* out, std::size_t count,
+              float factor) {
   bool finite = true;
   for (std::size_t i = 0; i < count; ++i) {
-    out[i] = widen(x[i]) * factor;
-    finite = std::isfinite(out[i]) && finite;
+    out[i] = cast_one<From, To>(x[i], factor);
+    finite = is_finite(To::widen(out[i])) && finite;
   }
   return finite;
 }
 
-template <auto widen, auto narrow>
+template <typename T>
 void add(std::uint16_t* into, const std::uint16_t* from, std::size_t count) {
-  for (std::size_t i = 0; i < count; ++i) into[i] = narrow(widen(into[i]) + widen(from[i]));
+  for (std::size_t i = 0; i < count; ++i)
+    into[i] = T::narrow(T::widen(into[i]) + T::widen(from[i]));
 }
 
 }  // namespace
 
 void cast_to_f16_reference(const float* x, std::uint16_t* out, std::size_t count, float factor) {
-  cast_to<to_f16>(x, out, count, factor);
+  cast_all<F32, F16>(x, out, count, factor);
 }
 
 void cast_to_bf16_reference(const float* x, std::uint16_t* out, std::size_t count, float factor) {
-  cast_to<to_bf16>(x, out, count, factor);
+  cast_all<F32, Bf16>(x, out, count, factor);
 }
 
 bool cast_from_f16_reference(const std::uint16_t* x, float* out, std::size_t count, float factor) {
-  return cast_from<from_f16>(x, out, count, factor);
+  return cast_all<F16, F32>(x, out, count, factor);
 }
 
 bool cast_from_bf16_reference(const std::uint16_t* x, float* out, std::size_t count, float factor) {
-  return cast_from<from_bf16>(x, out, count, factor);
+  return cast_all<Bf16, F32>(x, out, count, factor);
 }
 
 void add_f16_reference(std::uint16_t* into, const std::uint16_t* from, std::size_t count) {
-  add<from_f16, to_f16>(into, from, count);
+  add<F16>(into, from, count);
 }
 
 void add_bf16_reference(std::uint16_t* into, const std::uint16_t* from, std::size_t count) {
-  add<from_bf16, to_bf16>(into, from, count);
+  add<Bf16>(into, from, count);
+}
+
+bool cast_any(DType from, const void* x, DType to, void* out, std::size_t count, float factor) {
+  return with_element(from, "cast", [&](auto source) {
+    return with_element(to, "cast", [&](auto target) {
+      using From = decltype(source);
+      using To = decltype(target);
+      return cast_all<From, To>(static_cast<const typename From::Stored*>(x),
+                                static_cast<typename To::Stored*>(out), count, factor);
+    });
+  });
 }
 
 }  // namespace thinwire

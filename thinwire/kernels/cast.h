@@ -8,6 +8,10 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "thinwire/core/device.h"
+#include "thinwire/core/element.h"
+#include "thinwire/core/verdict.h"
+
 namespace thinwire {
 
 // out = half(x * factor). 6 bytes of memory traffic per element.
@@ -29,5 +33,20 @@ bool cast_from_f16_reference(const std::uint16_t* x, float* out, std::size_t cou
 bool cast_from_bf16_reference(const std::uint16_t* x, float* out, std::size_t count, float factor);
 void add_f16_reference(std::uint16_t* into, const std::uint16_t* from, std::size_t count);
 void add_bf16_reference(std::uint16_t* into, const std::uint16_t* from, std::size_t count);
+
+// One element of type From as type To.
+template <typename From, typename To>
+THINWIRE_HD typename To::Stored cast_one(typename From::Stored x, float factor) {
+  return To::narrow(From::widen(x) * factor);
+}
+
+// out = to(x * factor) for every pair of f32, f16 and bf16. Returns whether every result is finite.
+// x and out may be the same array where the types are the same.
+bool cast_any(DType from, const void* x, DType to, void* out, std::size_t count, float factor);
+
+// The same on a GPU: enqueues it. Where a result is not finite it sets verdict->skipped, unless
+// verdict is null. Same bits; a NaN in an f32 result is some NaN.
+void cast_cuda(DType from, const void* x, DType to, void* out, std::size_t count, float factor,
+               Verdict* verdict, Stream stream);
 
 }  // namespace thinwire

@@ -11,25 +11,16 @@ namespace thinwire {
 
 void csc_add(const MemoryRule& rule, const float* g, float* u, float* v, std::size_t count,
              double* sums) {
-  const bool has_v = rule.accumulate != Accumulate::none;
-  const bool has_u = has_v && rule.accumulate != Accumulate::residual;
+  const bool has_v = has_residual(rule.accumulate), has_u = has_momentum(rule.accumulate);
   for (std::size_t i = 0; i < count; ++i) {
     if (!within_limit(g[i])) {
       sums[i % 16] += std::numeric_limits<double>::infinity();
       continue;
     }
-    float velocity = 0, fed = g[i];
-    if (rule.accumulate == Accumulate::momentum) {
-      velocity = rule.momentum * u[i] + g[i];
-      fed = velocity;
-    } else if (rule.accumulate == Accumulate::nesterov) {
-      velocity = rule.momentum * (u[i] + g[i]);
-      fed = velocity + g[i];
-    }
-    const float residual = has_v ? v[i] + fed : fed;
-    sums[i % 16] += std::fabs(residual);
-    if (has_u) u[i] = velocity;
-    if (has_v) v[i] = residual;
+    const Kept now = accumulated(rule, g[i], {has_u ? u[i] : 0, has_v ? v[i] : 0});
+    sums[i % 16] += std::fabs(now.v);
+    if (has_u) u[i] = now.u;
+    if (has_v) v[i] = now.v;
   }
 }
 

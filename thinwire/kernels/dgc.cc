@@ -5,36 +5,12 @@
 #include <cmath>
 
 namespace thinwire {
-namespace {
-
-struct Pair {
-  float u = 0, v = 0;
-};
-
-Pair advance(const DgcRule& rule, float d, Pair old) {
-  switch (rule.accumulate) {
-    case Accumulate::none:
-      return {old.u, d};
-    case Accumulate::residual:
-      return {old.u, old.v + d};
-    case Accumulate::momentum: {
-      const float u = rule.momentum * old.u + d;
-      return {u, old.v + u};
-    }
-    case Accumulate::nesterov: {
-      const float u = rule.momentum * (old.u + d);
-      return {u, old.v + (u + d)};
-    }
-  }
-  return old;
-}
-
-}  // namespace
 
 DgcTally dgc_pass_reference(const DgcRule& rule, const float* g, float* u, float* v,
                             std::size_t count, std::uint32_t first, const Picked& out) {
   const bool has_v = rule.accumulate != Accumulate::none;
   const bool has_u = has_v && rule.accumulate != Accumulate::residual;
+  const MemoryRule memory{rule.accumulate, rule.momentum};
   DgcTally tally;
   for (std::size_t i = 0; i < count; ++i) {
     const float d = rule.scale * g[i];
@@ -42,7 +18,7 @@ DgcTally dgc_pass_reference(const DgcRule& rule, const float* g, float* u, float
       tally.finite = false;
       continue;
     }
-    Pair now = advance(rule, d, {has_u ? u[i] : 0, has_v ? v[i] : 0});
+    Kept now = accumulated(memory, d, {has_u ? u[i] : 0, has_v ? v[i] : 0});
     if (std::fabs(now.v) >= rule.threshold) {
       out.index[tally.picked] = first + static_cast<std::uint32_t>(i);
       out.value[tally.picked] = now.v;

@@ -20,17 +20,10 @@ void take_out(Accumulate accumulate, float scale, const float* g, const float* s
               float* v, std::size_t count) {
   if (accumulate == Accumulate::none) return;
   for (std::size_t i = 0; i < count; ++i) {
-    const float d = scale * g[i];
-    if (!within_limit(d)) continue;
-    const double added = accumulate == Accumulate::residual   ? d
-                         : accumulate == Accumulate::momentum ? u[i]
-                                                              : u[i] + d;
-    const double back = sent == nullptr ? 0 : sent[i];
-    const double rest = v[i] + back - added;
-    const double rounding = 0x1p-23 * (std::fabs(added) + std::fabs(back));
-    v[i] = std::fabs(rest) <= 2 * rounding ? 0.0f : static_cast<float>(rest);
+    const float back = sent == nullptr ? 0 : sent[i];
+    v[i] = taken_out(accumulate, scale * g[i], back, has_momentum(accumulate) ? u[i] : 0, v[i]);
   }
-  if (accumulate != Accumulate::residual) std::fill_n(u, count, 0.0f);
+  if (has_momentum(accumulate)) std::fill_n(u, count, 0.0f);
 }
 
 }  // namespace thinwire

@@ -13,23 +13,33 @@
 #include <cstdint>
 #include <limits>
 
+#include "thinwire/core/cuda.h"
+#include "thinwire/core/device.h"
+#include "thinwire/core/dtype.h"
+#include "thinwire/core/verdict.h"
+
 namespace thinwire {
 
 // About 1.2e27: far above any useful gradient, and so far below the largest float that only 2^37
 // such elements add up to it.
 inline constexpr float gradient_limit = 0x1p90f;
 
-inline bool within_limit(float x) { return std::fabs(x) <= gradient_limit; }
+THINWIRE_HD inline bool within_limit(float x) { return std::fabs(x) <= gradient_limit; }
 
 // g + v, the input of a quantiser. It is infinite where g is beyond the limit, so that the scale of
 // its group becomes infinite and the group is refused.
-inline float taken_in(float g, float v) {
+THINWIRE_HD inline float taken_in(float g, float v) {
   return within_limit(g) ? g + v : std::numeric_limits<float>::infinity();
 }
 
 // Whether all elements of x are within the limit. 4 bytes of memory traffic per element.
 bool all_within_limit(const float* x, std::size_t count);
 bool all_within_limit_reference(const float* x, std::size_t count);
+
+// The same on a GPU, for f32, f16 and bf16: enqueues it. Sets verdict->unsound where an element is
+// beyond the limit, else leaves it.
+void all_within_limit_cuda(DType type, const void* x, std::size_t count, Verdict* verdict,
+                           Stream stream);
 
 // The kinds of memory, and how each accumulates d, the scaled gradient:
 //
@@ -39,8 +49,8 @@ bool all_within_limit_reference(const float* x, std::size_t count);
 //     nesterov   u' = m*(u + d), v' = v + (u' + d)
 enum class Accumulate : std::uint8_t { none, residual, momentum, nesterov };
 
-constexpr bool has_residual(Accumulate kind) { return kind != Accumulate::none; }
-constexpr bool has_momentum(Accumulate kind) {
+THINWIRE_HD constexpr bool has_residual(Accumulate kind) { return kind != Accumulate::none; }
+THINWIRE_HD constexpr bool has_momentum(Accumulate kind) {
   return kind == Accumulate::momentum || kind == Accumulate::nesterov;
 }
 
@@ -49,6 +59,30 @@ struct MemoryRule {
   Accumulate accumulate = Accumulate::momentum;
   float momentum = 0.9f;
 };
+
+// u and v of one element.
+struct Kept {
+  float u = 0, v = 0;
+};
+
+// u' and v' after d, which is within the limit. With `none` v' is d.
+THINWIRE_HD inline Kept accumulated(const MemoryRule& rule, float d, Kept old) {
+  switch (rule.accumulate) {
+    case Accumulate::none:
+      return {old.u, d};
+    case Accumulate::residual:
+      return {old.u, old.v + d};
+    case Accumulate::momentum: {
+      const float u = rule.momentum * old.u + d;
+      return {u, old.v + u};
+    }
+    case Accumulate::nesterov: {
+      const float u = rule.momentum * (old.u + d);
+      return {u, old.v + (u + d)};
+    }
+  }
+  return old;
+}
 
 // v += g where g is within the limit: a plain loop, for groups that were refused.
 void add_within_limit(const float* g, float* v, std::size_t count);
@@ -60,5 +94,27 @@ void add_within_limit(const float* g, float* v, std::size_t count);
 // u and v may be null where `accumulate` does not use them.
 void take_out(Accumulate accumulate, float scale, const float* g, const float* sent, float* u,
               float* v, std::size_t count);
+
+// v of one element after take_out(): from d, what was sent, u' and v'. Not for Accumulate::none.
+THINWIRE_HD inline float taken_out(Accumulate accumulate, float d, float sent, float u, float v) {
+  if (!within_limit(d)) return v;
+  const double added = accumulate == Accumulate::residual   ? d
+                       : accumulate == Accumulate::momentum ? u
+                                                            : u + d;
+  const double back = sent;
+  const double rest = v + back - added;
+  const double rounding = 0x1p-23 * (std::fabs(added) + std::fabs(back));
+  return std::fabs(rest) <= 2 * rounding ? 0.0f : static_cast<float>(rest);
+}
+
+// take_out() on a GPU, of a rank that has nothing in `sent`: enqueues it. It does its work only
+// where verdict->unsound is set at that point of the stream. `scale` points to device memory, or is
+// null: 1. Same bits.
+void take_out_cuda(Accumulate accumulate, const float* scale, DType type, const void* g, float* u,
+                   float* v, std::size_t count, const Verdict* verdict, Stream stream);
+
+// Enqueues x = value for all elements; it does its work only where the step is void.
+void fill_void_cuda(DType type, void* x, std::size_t count, float value, const Verdict* verdict,
+                    Stream stream);
 
 }  // namespace thinwire

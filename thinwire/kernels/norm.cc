@@ -1,24 +1,35 @@
-// norm.cc: squares in sixteen sums, one element at a time.
+// norm.cc: the squared norm in its fixed order, one element at a time.
 // SPDX-License-Identifier: Apache-2.0
 #include "thinwire/kernels/norm.h"
+
+#include <algorithm>
+
+#include "thinwire/core/element.h"
 
 namespace thinwire {
 namespace {
 
 template <typename T>
-T add_tree(const T* sums) {
-  T level[16];
-  for (std::size_t i = 0; i < 16; ++i) level[i] = sums[i];
-  for (std::size_t half = 8; half > 0; half /= 2) {
-    for (std::size_t i = 0; i < half; ++i) level[i] += level[i + half];
+T add_sixteen(const T* sums) {
+  T copy[16];
+  std::copy_n(sums, 16, copy);
+  return add_tree<16>(copy);
+}
+
+template <typename E>
+double squares_of_block(const typename E::Stored* x, std::size_t count) {
+  double sums[norm_sums] = {};
+  for (std::size_t i = 0; i < count; ++i) {
+    const double value = E::widen(x[i]);
+    sums[i % norm_sums] += value * value;
   }
-  return level[0];
+  return add_tree<norm_sums>(sums);
 }
 
 }  // namespace
 
-double add_sums(const double* sums) { return add_tree(sums); }
-float add_sums(const float* sums) { return add_tree(sums); }
+double add_sums(const double* sums) { return add_sixteen(sums); }
+float add_sums(const float* sums) { return add_sixteen(sums); }
 
 void add_squares(const float* x, std::size_t count, double* sums) {
   for (std::size_t i = 0; i < count; ++i) {
@@ -27,10 +38,25 @@ void add_squares(const float* x, std::size_t count, double* sums) {
   }
 }
 
-double squared_norm_reference(const float* x, std::size_t count) {
+double sum_of_squares(const float* x, std::size_t count) {
   double sums[16] = {};
   add_squares(x, count, sums);
   return add_sums(sums);
+}
+
+double squared_norm_reference(DType type, const void* x, std::size_t count) {
+  return with_element(type, "squared norm", [&](auto element) {
+    using E = decltype(element);
+    const auto* elements = static_cast<const typename E::Stored*>(x);
+    PairwiseSum sum;
+    for (std::size_t i = 0; i < count; i += norm_block)
+      sum.add(squares_of_block<E>(elements + i, std::min(norm_block, count - i)));
+    return sum.total();
+  });
+}
+
+double squared_norm_reference(const float* x, std::size_t count) {
+  return squared_norm_reference(DType::f32, x, count);
 }
 
 }  // namespace thinwire

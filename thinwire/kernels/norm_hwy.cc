@@ -1,4 +1,4 @@
-// norm_hwy.cc: squares in sixteen sums, held in as many vectors as they need.
+// norm_hwy.cc: the squared norm, its 32 sums held in as many vectors as they need.
 // SPDX-License-Identifier: Apache-2.0
 #include "thinwire/kernels/norm.h"
 
@@ -13,27 +13,44 @@ namespace thinwire {
 namespace HWY_NAMESPACE {
 namespace hn = hwy::HWY_NAMESPACE;
 
-double SquaredNorm(const float* x, std::size_t count) {
-  double sums[16] = {};
+double SquaresOfBlock(const float* x, std::size_t count) {
+  double sums[norm_sums] = {};
   std::size_t i = 0;
   // Vectors of unknown length cannot form an array; then the plain sums are used.
 #if !HWY_HAVE_SCALABLE
-  const hn::CappedTag<double, 16> d;
+  const hn::CappedTag<double, norm_sums> d;
   const hn::Rebind<float, decltype(d)> narrow;
-  constexpr std::size_t lanes = hn::MaxLanes(hn::CappedTag<double, 16>());
-  constexpr std::size_t vectors = 16 / lanes;
+  constexpr std::size_t lanes = hn::MaxLanes(hn::CappedTag<double, norm_sums>());
+  constexpr std::size_t vectors = norm_sums / lanes;
   hn::Vec<decltype(d)> part[vectors];
   for (auto& sum : part) sum = hn::Zero(d);
-  for (; count - i >= 16; i += 16) {
+  for (; count - i >= norm_sums; i += norm_sums) {
     for (std::size_t k = 0; k < vectors; ++k) {
       const auto wide = hn::PromoteTo(d, hn::LoadU(narrow, x + i + k * lanes));
       part[k] = hn::Add(part[k], hn::Mul(wide, wide));
     }
   }
+  if (i == count) {  // the upper levels of the tree are sums of vectors
+    for (std::size_t half = vectors / 2; half > 0; half /= 2) {
+      for (std::size_t k = 0; k < half; ++k) part[k] = hn::Add(part[k], part[k + half]);
+    }
+    hn::StoreU(part[0], d, sums);
+    return add_tree<lanes>(sums);
+  }
   for (std::size_t k = 0; k < vectors; ++k) hn::StoreU(part[k], d, sums + k * lanes);
 #endif
-  add_squares(x + i, count - i, sums);
-  return add_sums(sums);
+  for (std::size_t k = 0; i < count; ++i, k = (k + 1) % norm_sums) {
+    const double value = x[i];
+    sums[k] += value * value;
+  }
+  return add_tree<norm_sums>(sums);
+}
+
+double SquaredNorm(const float* x, std::size_t count) {
+  PairwiseSum sum;
+  for (std::size_t i = 0; i < count; i += norm_block)
+    sum.add(SquaresOfBlock(x + i, count - i < norm_block ? count - i : norm_block));
+  return sum.total();
 }
 
 }  // namespace HWY_NAMESPACE

@@ -25,7 +25,7 @@ double l2_norm(const float* x, std::size_t count) {
     for (std::size_t i = 0; i < half; ++i) sums[i] += sums[i + half];
   }
   if (qsgd_sum_is_sound(sums[0])) return std::sqrt(sums[0]);
-  return std::sqrt(squared_norm_reference(x, count));
+  return std::sqrt(sum_of_squares(x, count));
 }
 
 double norm_of(const QsgdRule& rule, const float* x, std::size_t count) {

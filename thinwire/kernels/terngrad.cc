@@ -22,7 +22,7 @@ void scale_all(const Integer* sums, std::size_t count, float unit, float* out) {
 }  // namespace
 
 LayerStatistics layer_statistics_reference(const float* x, std::size_t count) {
-  LayerStatistics result{squared_norm_reference(x, count), 0, true};
+  LayerStatistics result{sum_of_squares(x, count), 0, true};
   for (std::size_t i = 0; i < count; ++i) {
     result.finite = result.finite && std::isfinite(x[i]);
     result.largest = std::max(result.largest, std::abs(x[i]));

@@ -11,7 +11,7 @@
 namespace thinwire {
 
 struct LayerStatistics {
-  double squares = 0;  // sum of x*x, in the order of norm.h
+  double squares = 0;  // sum of x*x, in the order of sum_of_squares()
   float largest = 0;   // largest magnitude
   bool finite = true;  // false: the other fields have no meaning
 };

@@ -3,11 +3,9 @@
 #include "thinwire/memory/dgc.h"
 
 #include <algorithm>
-#include <cmath>
 #include <limits>
 
 #include "thinwire/core/parallel.h"
-#include "thinwire/core/random.h"
 #include "thinwire/memory/largest.h"
 
 namespace thinwire {
@@ -81,14 +79,15 @@ DgcMemory::DgcMemory(const Bucket& bucket, const DgcMemoryOptions& options)
 
 DgcMemory::~DgcMemory() = default;
 
-std::size_t DgcMemory::most(double density) const {
+std::size_t most_survivors(const Bucket& bucket, const DgcMemoryOptions& options, double density) {
+  if (!options.per_layer) return Quota::of(bucket.elements(), density).most;
   std::size_t sum = 0;
-  for (const Segment& segment : segments_) sum += Quota::of(segment.count, density).most;
+  for (const Parameter& parameter : bucket.parameters)
+    sum += Quota::of(parameter.count, density).most;
   return sum;
 }
 
-bool DgcMemory::step(std::span<const float> gradient, float scale, double density,
-                     std::uint64_t number, Survivors& out) {
+bool DgcMemory::step(std::span<const float> gradient, float scale, double density, Survivors& out) {
   out.index.clear();
   out.value.clear();
   out.velocity.clear();
@@ -98,12 +97,8 @@ bool DgcMemory::step(std::span<const float> gradient, float scale, double densit
     const Quota quota = Quota::of(segment.count, density);
     if (density != density_) segment.threshold.value = 0;
     DgcRule rule{options_.accumulate, options_.momentum, scale, smallest_positive};
-    if (!options_.exact && quota.wanted < segment.count) {
-      if (segment.threshold.value == 0) {
-        segment.threshold.value = estimate(segment, rule, gradient, quota, number);
-      }
+    if (!options_.exact)
       rule.threshold = std::max(static_cast<float>(segment.threshold.value), smallest_positive);
-    }
     if (!sweep(segment, rule, gradient, quota, out)) finite = false;
   }
   density_ = density;
@@ -112,38 +107,6 @@ bool DgcMemory::step(std::span<const float> gradient, float scale, double densit
     for (std::size_t i = 0; i < out.velocity.size(); ++i) u_[out.index[i]] = out.velocity[i];
   }
   return finite;
-}
-
-// Estimates the threshold that about quota.wanted elements of the segment pass, from a stratified
-// sample of the next v.
-double DgcMemory::estimate(const Segment& segment, const DgcRule& rule,
-                           std::span<const float> gradient, const Quota& quota,
-                           std::uint64_t number) {
-  // With this size about 64 of the sample pass, so their number is accurate to an eighth, well
-  // inside the band. Where the sample would be most of the segment, the result is 0: everything
-  // passes, and the sweep finds the exact threshold at less cost.
-  const std::size_t samples = std::max<std::size_t>(65536, 64 * (segment.count / quota.wanted));
-  if (samples > segment.count / 2) return 0;
-  std::vector<float> g(samples), u(u_.empty() ? 0 : samples), v(v_.empty() ? 0 : samples);
-  for (std::size_t i = 0; i < samples; ++i) {
-    const std::size_t from = segment.count * i / samples, to = segment.count * (i + 1) / samples;
-    const std::size_t at =
-        segment.first + from + random_below(number, i, static_cast<std::uint32_t>(to - from));
-    g[i] = gradient[at];
-    if (!u.empty()) u[i] = u_[at];
-    if (!v.empty()) v[i] = v_[at];
-  }
-  List all;
-  all.reset(samples, !u.empty());
-  const DgcTally tally = dgc_pass(rule, g.data(), u.data(), v.data(), samples, 0, all.end());
-  all.size = tally.picked;
-  if (all.size == 0) return smallest_positive;
-  std::vector<std::uint64_t> keys;
-  keys.reserve(all.size);
-  all.append_keys(keys);
-  const double share = static_cast<double>(quota.wanted) / static_cast<double>(segment.count);
-  const auto rank = static_cast<std::size_t>(std::llround(share * static_cast<double>(samples)));
-  return magnitude_of(nth_largest(keys, std::clamp<std::size_t>(rank, 1, keys.size())));
 }
 
 bool DgcMemory::sweep(Segment& segment, DgcRule rule, std::span<const float> gradient,
@@ -199,7 +162,7 @@ bool DgcMemory::sweep(Segment& segment, DgcRule rule, std::span<const float> gra
     for (List& list : lists_) list.filter(least, put_back);
     segment.threshold.value = magnitude_of(least);
   } else if (!options_.exact) {
-    segment.threshold.steer(total, quota);
+    segment.threshold.steer(total, quota.wanted);
   }
   for (const List& list : lists_) {
     const auto size = static_cast<std::ptrdiff_t>(list.size);

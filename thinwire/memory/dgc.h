@@ -23,6 +23,9 @@ struct DgcMemoryOptions {
   bool mask = true;        // factor masking: sent elements lose their momentum
 };
 
+// The largest number of survivors of a step at this density: the sum of the quotas' caps.
+std::size_t most_survivors(const Bucket& bucket, const DgcMemoryOptions& options, double density);
+
 // The survivors of a step, in ascending order of index.
 struct Survivors {
   std::vector<std::uint32_t> index;
@@ -37,14 +40,10 @@ class DgcMemory {
   DgcMemory(const Bucket& bucket, const DgcMemoryOptions& options);
   ~DgcMemory();
 
-  // The largest number of survivors of a step at this density: the sum of the quotas' caps.
-  std::size_t most(double density) const;
-
   // Adds scale * gradient to the memory and takes the survivors out. Returns false when an element
   // was beyond the limit (kernels/limit.h). The memory of such elements is unchanged, and the
   // caller must undo() the survivors.
-  bool step(std::span<const float> gradient, float scale, double density, std::uint64_t number,
-            Survivors& out);
+  bool step(std::span<const float> gradient, float scale, double density, Survivors& out);
 
   // `sent` is the value that receivers decode for each survivor. The residual keeps the difference.
   void settle(const Survivors& survivors, std::span<const float> sent);
@@ -68,8 +67,6 @@ class DgcMemory {
   };
   struct List;  // survivors of one thread's share
 
-  double estimate(const Segment& segment, const DgcRule& rule, std::span<const float> gradient,
-                  const Quota& quota, std::uint64_t number);
   bool sweep(Segment& segment, DgcRule rule, std::span<const float> gradient, const Quota& quota,
              Survivors& out);
   void restore(std::uint32_t index, float value, float velocity);

@@ -8,6 +8,7 @@
 #include <cstdint>
 #include <cstring>
 
+#include "thinwire/core/bit_count.h"
 #include "thinwire/core/cuda.h"
 #include "thinwire/core/view.h"
 
@@ -101,7 +102,7 @@ class BitReader {
 // floor(log2(extent / count)) for 1 <= count <= extent: the number of plain low bits at which
 // count * (low + 1) + extent / 2^low is smallest.
 THINWIRE_HD constexpr unsigned mean_gap_log2(std::uint64_t count, std::uint64_t extent) {
-  return static_cast<unsigned>(std::bit_width(extent / count)) - 1;
+  return bit_width(extent / count) - 1;
 }
 
 }  // namespace thinwire

@@ -8,7 +8,7 @@
 
 #include "thinwire/core/crc32c.h"
 #include "thinwire/core/error.h"
-#include "thinwire/core/tile_lists.h"
+#include "thinwire/core/tile.h"
 #include "thinwire/wire/bits.h"
 
 namespace thinwire {
@@ -86,7 +86,11 @@ std::uint32_t checksum(ConstBytes frame) {
   return crc32c(frame.subspan(frame_header_bytes), crc32c(frame.first(crc_offset)));
 }
 
-void write_header(const FrameHeader& header, Bytes out) {
+}  // namespace
+
+std::size_t frame_chunks(const FrameHeader& header) { return chunks_of(header); }
+
+void write_frame_header(const FrameHeader& header, Bytes out) {
   store<std::uint8_t>(out, 0, 't');
   store<std::uint8_t>(out, 1, 'w');
   store(out, 2, wire_version);
@@ -99,6 +103,8 @@ void write_header(const FrameHeader& header, Bytes out) {
   store(out, 8, header.step);
   store(out, 12, header.elements);
 }
+
+namespace {
 
 // Walks over the directory, one chunk at a time, checking every field.
 class Directory {
@@ -279,7 +285,7 @@ Status read_header(ConstBytes frame, FrameHeader& header) {
 }
 
 void seal_frame(const FrameHeader& header, Bytes frame) {
-  write_header(header, frame);
+  write_frame_header(header, frame);
   store(frame, crc_offset, checksum(frame));
 }
 

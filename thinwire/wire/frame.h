@@ -16,7 +16,7 @@
 // parameter, index bytes), followed by the indices and values of each chunk. The bucket is cut into
 // chunks of 2^c elements; the last one may be shorter. c is chosen so that a chunk holds about a
 // thousand survivors: enough to make its header cheap, few enough that chunks are units of parallel
-// work. A chunk is a whole number of tiles (core/tile_lists.h) or the whole bucket. The length of a
+// work. A chunk is a whole number of tiles (core/tile.h) or the whole bucket. The length of a
 // frame follows from its contents, so it may lie in a longer slot.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -54,6 +54,11 @@ Status read_header(ConstBytes frame, FrameHeader& header);
 void seal_frame(const FrameHeader& header, Bytes frame);
 // Whether the CRC of the frame is right. `frame` has exactly the length of the frame.
 bool checksum_holds(ConstBytes frame);
+
+// The same without the CRC.
+void write_frame_header(const FrameHeader& header, Bytes frame);
+// The number of chunks of a sparse frame.
+std::size_t frame_chunks(const FrameHeader& header);
 
 // The survivors of one bucket: indices ascending, one value each.
 struct Sparse {

@@ -10,6 +10,7 @@
 #include <cstdint>
 #include <span>
 
+#include "thinwire/core/bit_count.h"
 #include "thinwire/core/cuda.h"
 #include "thinwire/core/status.h"
 #include "thinwire/core/view.h"
@@ -74,7 +75,7 @@ class Model {
       power[j + 1] = (power[j] * power[j]) >> 32;
     }
     for (unsigned node = 1; node < longest; ++node) length[node] = length_chance(above, node);
-    const auto needed = static_cast<unsigned>(std::bit_width(extent));
+    const auto needed = bit_width(extent);
     for (unsigned bits = 2; bits <= needed; ++bits) {
       mantissa[bits][1] = mantissa_chance(power[bits - 1]);
       mantissa[bits][2] = mantissa_chance(bits < 3 ? 0 : power[bits - 2]);
@@ -88,7 +89,7 @@ class Model {
  private:
   THINWIRE_HD static Chance length_chance(const std::array<std::uint64_t, longest + 1>& above,
                                           unsigned node) {
-    const auto level = static_cast<unsigned>(std::bit_width(node)) - 1;
+    const auto level = bit_width(node) - 1;
     // The analyzer takes the node for 0.
     // NOLINTNEXTLINE(clang-analyzer-core.UndefinedBinaryOperatorResult)
     const unsigned width = longest >> level, from = (node - (1u << level)) * width;
@@ -234,7 +235,7 @@ THINWIRE_HD constexpr unsigned plain_bits(unsigned bits) {
 }
 
 THINWIRE_HD inline void code_gap(RangeEncoder& coder, Model& model, std::uint32_t gap) {
-  const auto bits = static_cast<unsigned>(std::bit_width(gap));
+  const auto bits = bit_width(gap);
   unsigned node = 1;
   for (unsigned bit = 5; bit-- > 0;) {
     const bool set = ((bits - 1) >> bit) & 1;
@@ -254,7 +255,7 @@ THINWIRE_HD inline std::uint64_t decode_gap(RangeDecoder& coder, Model& model, B
   while (node < longest) node = 2 * node + (coder.code(model.length[node]) ? 1 : 0);
   const unsigned bits = node - longest + 1;
   std::uint64_t gap = 1;  // its leading bits, the first of which is the one; also the tree's node
-  while (gap < (1u << modelled_bits) && static_cast<unsigned>(std::bit_width(gap)) < bits)
+  while (gap < (1u << modelled_bits) && bit_width(gap) < bits)
     gap = 2 * gap + (coder.code(model.mantissa[bits][gap]) ? 1 : 0);
   const unsigned rest = plain_bits(bits);
   gap = gap << rest | (plain.peek() & ((std::uint64_t{1} << rest) - 1));
@@ -270,7 +271,7 @@ THINWIRE_HD inline std::size_t encode(std::span<const std::uint32_t> indices, st
   std::uint32_t before = first - 1;
   for (const std::uint32_t index : indices) {
     const std::uint32_t gap = index - before;
-    const unsigned rest = plain_bits(static_cast<unsigned>(std::bit_width(gap)));
+    const unsigned rest = plain_bits(bit_width(gap));
     plain.put(gap & ((1u << rest) - 1), rest);
     before = index;
   }

@@ -6,6 +6,7 @@
 #include <bit>
 #include <cstdint>
 
+#include "thinwire/core/bit_count.h"
 #include "thinwire/core/cuda.h"
 #include "thinwire/core/status.h"
 #include "thinwire/wire/bits.h"
@@ -25,7 +26,7 @@ THINWIRE_HD constexpr std::uint64_t golomb_divisor(std::uint8_t parameter) {
 struct Golomb {
   THINWIRE_HD explicit Golomb(std::uint64_t m)
       : divisor(m),
-        low(static_cast<unsigned>(std::bit_width(m)) - 1),
+        low(bit_width(m) - 1),
         short_ones((std::uint64_t{2} << low) - m),
         divide(m) {}
 
@@ -66,9 +67,11 @@ struct Golomb {
   Divider divide;
 };
 
-// Reads one gap. Refuses a quotient that no index of a chunk can have.
-THINWIRE_HD inline Status golomb_read(BitReader& reader, const Golomb& golomb, std::uint32_t extent,
-                                      std::uint64_t& gap) {
+// Reads one gap. Refuses a quotient that no index of a chunk can have. `Reader` is a BitReader, or
+// does the same in its own way.
+template <typename Reader>
+THINWIRE_HD Status golomb_read(Reader& reader, const Golomb& golomb, std::uint32_t extent,
+                               std::uint64_t& gap) {
   std::uint64_t word = reader.peek();
   std::uint64_t quotient = 0;
   while ((word & ((std::uint64_t{1} << 56) - 1)) == 0) {
@@ -77,10 +80,10 @@ THINWIRE_HD inline Status golomb_read(BitReader& reader, const Golomb& golomb, s
     if (reader.overrun()) return {Code::truncated, "golomb: bytes end inside the indices"};
     word = reader.peek();
   }
-  const auto zeros = static_cast<unsigned>(std::countr_zero(word));
+  const auto zeros = countr_zero(word);
   quotient += zeros;
   reader.skip(zeros + 1);
-  word = zeros + 1 + golomb.low + 1 <= BitReader::most ? word >> (zeros + 1) : reader.peek();
+  word = zeros + 1 + golomb.low + 1 <= Reader::most ? word >> (zeros + 1) : reader.peek();
   const Golomb::Tail tail = golomb.tail(word);
   reader.skip(tail.bits);
   if (quotient > extent) return {Code::bad_value, "golomb: an index is outside its chunk"};
@@ -126,7 +129,7 @@ class GolombSearch {
 
   // The parameter of the largest divisor that is at most m >= 1.
   THINWIRE_HD static std::uint8_t code_of(std::uint64_t m) {
-    const unsigned exponent = static_cast<unsigned>(std::bit_width(m)) - 1;
+    const unsigned exponent = bit_width(m) - 1;
     // The analyzer takes m for 0.
     // NOLINTNEXTLINE(clang-analyzer-core.UndefinedBinaryOperatorResult)
     return static_cast<std::uint8_t>((exponent << 3) + ((m << 3) >> exponent) - 8);

@@ -8,6 +8,7 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "thinwire/core/bit_count.h"
 #include "thinwire/core/cuda.h"
 #include "thinwire/core/half.h"
 #include "thinwire/wire/divide.h"
@@ -93,7 +94,7 @@ THINWIRE_HD inline std::uint32_t sign_term(std::uint32_t magnitude, std::uint32_
 // The bf16 nearest to mean * 2^(top - 157), ties to even; at least the smallest, at most the
 // largest finite.
 THINWIRE_HD inline std::uint32_t round_to_bf16(std::uint32_t mean, std::uint32_t top) {
-  const int length = static_cast<int>(std::bit_width(mean));
+  const int length = static_cast<int>(bit_width(mean));
   const int exponent = std::max(static_cast<int>(top) + length - 31, 1);  // field of the result
   const int drop = exponent - static_cast<int>(top) + 23;  // bits below the result's last
   std::uint32_t rounded = 0;

@@ -1,0 +1,79 @@
+// launch.cuh: what every launcher of a CUDA kernel shares. Kernels walk over their elements in
+// steps of the whole grid, so any grid is right for any count. Four elements at a time go through
+// one access where the arrays are aligned for it.
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+
+#include "thinwire/core/device.h"
+#include "thinwire/core/error.h"
+
+namespace thinwire {
+
+inline constexpr unsigned block_threads = 256;
+
+// Blocks for `items` pieces of work, one per thread: at most several rounds of any GPU.
+inline unsigned blocks_for(std::size_t items, unsigned threads = block_threads) {
+  constexpr std::size_t most = 8192;
+  return static_cast<unsigned>(std::clamp<std::size_t>((items + threads - 1) / threads, 1, most));
+}
+
+inline cudaStream_t handle_of(Stream stream) { return static_cast<cudaStream_t>(stream.handle); }
+
+// After a launch: throws when it was refused.
+inline void check_launch(const char* kernel) {
+  const cudaError_t error = cudaGetLastError();
+  if (error != cudaSuccess) fail("cuda: launch of ", kernel, ": ", cudaGetErrorString(error));
+}
+
+__device__ inline std::size_t thread_index() {
+  return std::size_t{blockIdx.x} * blockDim.x + threadIdx.x;
+}
+__device__ inline std::size_t thread_count() { return std::size_t{gridDim.x} * blockDim.x; }
+
+template <typename T>
+struct alignas(4 * sizeof(T)) Four {
+  T at[4];
+};
+
+// The number of leading fours that may be read and written as such: all, or none.
+template <typename... T>
+std::size_t whole_fours(std::size_t count, const T*... arrays) {
+  const bool aligned = ((reinterpret_cast<std::uintptr_t>(arrays) % alignof(Four<T>) == 0) && ...);
+  return aligned ? count / 4 : 0;
+}
+
+template <typename T>
+__device__ Four<T> load_four(const T* x, std::size_t i) {
+  return reinterpret_cast<const Four<T>*>(x)[i];
+}
+template <typename T>
+__device__ void store_four(T* x, std::size_t i, const Four<T>& values) {
+  reinterpret_cast<Four<T>*>(x)[i] = values;
+}
+
+// The same for arrays that pass once through the caches: they do not push out what the next kernel
+// needs, its code above all.
+template <typename T>
+__device__ Four<T> load_four_once(const T* x, std::size_t i) {
+  Four<T> four;
+  if constexpr (sizeof(four) == sizeof(uint4)) {
+    *reinterpret_cast<uint4*>(&four) = __ldcs(reinterpret_cast<const uint4*>(x) + i);
+  } else {
+    *reinterpret_cast<uint2*>(&four) = __ldcs(reinterpret_cast<const uint2*>(x) + i);
+  }
+  return four;
+}
+template <typename T>
+__device__ void store_four_once(T* x, std::size_t i, const Four<T>& values) {
+  if constexpr (sizeof(values) == sizeof(uint4)) {
+    __stcs(reinterpret_cast<uint4*>(x) + i, *reinterpret_cast<const uint4*>(&values));
+  } else {
+    __stcs(reinterpret_cast<uint2*>(x) + i, *reinterpret_cast<const uint2*>(&values));
+  }
+}
+
+}  // namespace thinwire

@@ -1,0 +1,31 @@
+// nocuda.cc: the kernels of a GPU in a build without CUDA: each one says so.
+// SPDX-License-Identifier: Apache-2.0
+#include "thinwire/core/error.h"
+#include "thinwire/kernels/cast.h"
+#include "thinwire/kernels/limit.h"
+#include "thinwire/kernels/norm.h"
+
+namespace thinwire {
+namespace {
+
+[[noreturn]] void no_cuda() {
+  fail("this build of thinwire has no CUDA; build it where nvcc is found (-DTHINWIRE_CUDA=ON)");
+}
+
+}  // namespace
+
+void cast_cuda(DType, const void*, DType, void*, std::size_t, float, Verdict*, Stream) {
+  no_cuda();
+}
+
+void all_within_limit_cuda(DType, const void*, std::size_t, Verdict*, Stream) { no_cuda(); }
+void take_out_cuda(Accumulate, const float*, DType, const void*, float*, float*, std::size_t,
+                   const Verdict*, Stream) {
+  no_cuda();
+}
+void fill_void_cuda(DType, void*, std::size_t, float, const Verdict*, Stream) { no_cuda(); }
+
+void squared_norm_cuda(DType, const void*, std::size_t, double*, double*, Stream) { no_cuda(); }
+void add_norms_cuda(const double*, std::size_t, double*, Stream) { no_cuda(); }
+
+}  // namespace thinwire
