@@ -2,7 +2,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <cuda_runtime_api.h>
 
+#include <map>
+#include <mutex>
 #include <new>
+#include <vector>
 
 #include "thinwire/core/buffer.h"
 #include "thinwire/core/error.h"
@@ -20,6 +23,33 @@ cudaStream_t of(Stream stream) { return static_cast<cudaStream_t>(stream.handle)
 cudaEvent_t of(void* event) { return static_cast<cudaEvent_t>(event); }
 
 bool on_cpu(Device device) { return device.kind == Device::Kind::cpu; }
+
+// Streams that nobody uses now. They are never destroyed: an allocator that has lent memory to a
+// stream asks it, when the memory comes back, whether its work has ended.
+class StreamPool {
+ public:
+  cudaStream_t take(int device) {
+    const std::lock_guard lock(mutex_);
+    std::vector<cudaStream_t>& idle = idle_[device];
+    if (idle.empty()) return nullptr;
+    const cudaStream_t stream = idle.back();
+    idle.pop_back();
+    return stream;
+  }
+  void give_back(int device, cudaStream_t stream) {
+    const std::lock_guard lock(mutex_);
+    idle_[device].push_back(stream);
+  }
+
+ private:
+  std::mutex mutex_;
+  std::map<int, std::vector<cudaStream_t>> idle_;
+};
+
+StreamPool& idle_streams() {
+  static auto* const streams = new StreamPool;  // outlives every user
+  return *streams;
+}
 
 }  // namespace
 
@@ -86,6 +116,8 @@ void synchronize(Stream stream) {
 OwnStream::OwnStream(Device device) : device_(device) {
   if (on_cpu(device)) return;
   const DeviceScope here(device);
+  handle_ = idle_streams().take(device.index);
+  if (handle_ != nullptr) return;
   int least = 0, greatest = 0;  // CUDA counts down
   check(cudaDeviceGetStreamPriorityRange(&least, &greatest), "cudaDeviceGetStreamPriorityRange");
   cudaStream_t stream = nullptr;
@@ -95,7 +127,7 @@ OwnStream::OwnStream(Device device) : device_(device) {
 
 // What was enqueued still runs.
 OwnStream::~OwnStream() {
-  if (handle_ != nullptr) cudaStreamDestroy(of(get()));
+  if (handle_ != nullptr) idle_streams().give_back(device_.index, of(get()));
 }
 
 void OwnStream::copy(void* to, const void* from, std::size_t bytes) const {

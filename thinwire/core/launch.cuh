@@ -55,18 +55,8 @@ __device__ void store_four(T* x, std::size_t i, const Four<T>& values) {
   reinterpret_cast<Four<T>*>(x)[i] = values;
 }
 
-// The same for arrays that pass once through the caches: they do not push out what the next kernel
-// needs, its code above all.
-template <typename T>
-__device__ Four<T> load_four_once(const T* x, std::size_t i) {
-  Four<T> four;
-  if constexpr (sizeof(four) == sizeof(uint4)) {
-    *reinterpret_cast<uint4*>(&four) = __ldcs(reinterpret_cast<const uint4*>(x) + i);
-  } else {
-    *reinterpret_cast<uint2*>(&four) = __ldcs(reinterpret_cast<const uint2*>(x) + i);
-  }
-  return four;
-}
+// The same for an array that is written once: it does not push out of the cache what the next
+// kernel needs.
 template <typename T>
 __device__ void store_four_once(T* x, std::size_t i, const Four<T>& values) {
   if constexpr (sizeof(values) == sizeof(uint4)) {

@@ -36,7 +36,7 @@ __device__ void load(const typename E::Stored* from, int count, bool vectors, Va
   for (int f = 0; f < fours; ++f) {
     const int at = 4 * (f * threads + static_cast<int>(threadIdx.x));
     if (vectors && at + 4 <= count) {
-      const auto four = load_four_once(from, static_cast<std::size_t>(at / 4));
+      const auto four = load_four(from, static_cast<std::size_t>(at / 4));
 #pragma unroll
       for (int k = 0; k < 4; ++k) out.at[4 * f + k] = E::widen(four.at[k]);
     } else {
@@ -55,7 +55,7 @@ __device__ void store(float* to, int count, bool vectors, const Values& values) 
       Four<float> four;
 #pragma unroll
       for (int k = 0; k < 4; ++k) four.at[k] = values.at[4 * f + k];
-      store_four_once(to, static_cast<std::size_t>(at / 4), four);
+      store_four(to, static_cast<std::size_t>(at / 4), four);
     } else {
 #pragma unroll
       for (int k = 0; k < 4; ++k)
@@ -129,8 +129,8 @@ __global__ void __launch_bounds__(threads)
       bad = true;
       continue;
     }
-    const Kept now = accumulated({accumulate, on.momentum}, d,
-                                 {has_u ? u.at[i] : 0, has_v ? v.at[i] : 0});
+    const Kept now =
+        accumulated({accumulate, on.momentum}, d, {has_u ? u.at[i] : 0, has_v ? v.at[i] : 0});
     if (has_u) u.at[i] = now.u;
     v.at[i] = now.v;
     if (fabsf(now.v) >= threshold) survives |= 1u << i;
@@ -176,7 +176,7 @@ __global__ void __launch_bounds__(threads)
     conclude(const DgcDevice on, typename E::Stored* gradient, float fill, const Verdict* verdict) {
   if (!verdict->void_step()) return;
   const DgcTile tile = on.tiles[blockIdx.x];
-  const std::uint32_t from = on.offset[blockIdx.x], to = on.offset[blockIdx.x + 1];
+  const std::uint32_t from = on.offset[blockIdx.x], to = from + on.table[blockIdx.x].count;
   for (std::uint32_t i = from + threadIdx.x; i < to; i += threads) {
     const std::uint32_t at = on.ordered.index[i];
     if (on.v != nullptr) on.v[at] = on.ordered.value[i];
@@ -204,10 +204,16 @@ __global__ void clip(float* scale, const double* squared_norm, double limit) {
 // The frame's kernels (wire/frame_encode.cu) do the same in theirs: order the survivors, put them
 // back where nothing is sent, and reset the counters.
 __global__ void __launch_bounds__(threads) scatter(const DgcDevice on, float* out) {
+  __shared__ std::uint32_t place;
   const TileRange range = on.table[blockIdx.x];
+  if (threadIdx.x == 0) {
+    place = atomicAdd(&on.counters->placed, range.count);
+    on.offset[blockIdx.x] = place;
+  }
+  __syncthreads();
   const bool unsound = on.counters->unsound != 0;
   for (std::uint32_t k = threadIdx.x; k < range.count; k += threads) {
-    const std::uint32_t from = range.first + k, to = on.offset[blockIdx.x] + k;
+    const std::uint32_t from = range.first + k, to = place + k;
     const std::uint32_t index = on.pool.index[from];
     const float value = on.pool.value[from];
     const float velocity = on.u == nullptr ? 0.0f : on.pool.velocity[from];

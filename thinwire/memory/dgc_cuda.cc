@@ -70,7 +70,7 @@ DgcCudaMemory::DgcCudaMemory(const Bucket& bucket, const DgcMemoryOptions& optio
   };
   segment_memory_ = room(segments_.size(), sizeof(DgcSegment));
   table_ = room(tiles.size(), sizeof(TileRange));
-  offset_ = room(tiles.size() + 1, sizeof(std::uint32_t));
+  offset_ = room(tiles.size(), sizeof(std::uint32_t));
   ties_ = room(tiles.size(), sizeof(std::uint32_t));
   histogram_ = room(dgc_histogram_entries, sizeof(std::uint32_t));
   counters_ = room(1, sizeof(DgcCounters));
@@ -112,7 +112,7 @@ void DgcCudaMemory::prepare(double density, Stream stream) {
   on_.capacity = static_cast<std::uint32_t>(capacity);
   on_.pool = arrays_in(pool_, capacity + most_now, velocity);
   on_.ordered = arrays_in(ordered_, most_now, velocity);
-  zero_bytes(offset_.data(), offset_.size(), stream);
+  zero_bytes(table_.data(), table_.size(), stream);
   upload_segments(stream);
 }
 

@@ -4,7 +4,7 @@
 //   take_in    one pass over the bucket: accumulates, compares with the threshold, and appends the
 //              survivors of each tile to a pool, in whatever order blocks run
 //   select     where too many passed, keeps exactly the largest and puts the others back; steers the
-//              thresholds; finds the place of each tile's survivors in order of index
+//              thresholds
 //   conclude   takes a void step back
 //
 // All of them only enqueue work on a stream; none waits for the device.
@@ -52,6 +52,7 @@ struct DgcCounters {
   std::uint32_t reserved = 0;  // entries of its reserve that select() used
   std::uint32_t unsound = 0;   // not 0: this bucket's gradient has an element beyond the limit
   std::uint32_t done = 0;      // blocks that are done, for "the last one goes on"
+  std::uint32_t placed = 0;    // entries of `ordered` in use
 };
 
 // Survivors, one array per field. `velocity` is null without momentum.
@@ -72,12 +73,12 @@ struct DgcDevice {
   const DgcTile* tiles = nullptr;
   DgcSegment* segments = nullptr;
   TileRange* table = nullptr;       // per tile
-  std::uint32_t* offset = nullptr;  // per tile, and the total: first survivor in order of index
+  std::uint32_t* offset = nullptr;  // per tile: where its survivors are in `ordered`
   std::uint32_t* ties = nullptr;    // per tile, for select()
   std::uint32_t* histogram = nullptr;
   DgcCounters* counters = nullptr;
   SurvivorArrays pool;
-  SurvivorArrays ordered;  // of the last step, by index; conclude() needs them
+  SurvivorArrays ordered;  // of the last step, each chunk by index; conclude() needs them
   float* u = nullptr;
   float* v = nullptr;
   float* scale = nullptr;  // of the gradient

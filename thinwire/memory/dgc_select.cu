@@ -1,6 +1,6 @@
-// dgc_select.cu: after the pass. In most steps the first block steers the thresholds and finds where
-// each tile's survivors go. Where more than `most` elements passed, all blocks first find the
-// magnitude of the smallest that may stay, bit by bit through histograms, and put the others back.
+// dgc_select.cu: after the pass. In most steps the first block steers the thresholds, and that is
+// all. Where more than `most` elements passed, all blocks first find the magnitude of the smallest
+// that may stay, bit by bit through histograms, and put the others back.
 // SPDX-License-Identifier: Apache-2.0
 #include <cooperative_groups.h>
 
@@ -22,7 +22,7 @@ void check_cuda(cudaError_t error, const char* what) {
   if (error != cudaSuccess) fail("cuda, ", what, ": ", cudaGetErrorString(error));
 }
 
-constexpr int threads = 1024;
+constexpr int threads = 256;
 constexpr int warps = threads / 32;
 constexpr int bins = 2048;
 // A magnitude has 31 bits. It is found in three parts, from the highest.
@@ -73,17 +73,19 @@ __device__ void for_each_passed(const DgcDevice& on, const DgcSegment& segment,
 
 // The bin in which the `rank`-th largest lies (from 1), and how many are in higher bins.
 __device__ void find_bin(const std::uint32_t* histogram, std::uint32_t rank, Shared& shared) {
-  // Thread i has bins 2047 - 2i and 2046 - 2i, so that a scan counts from the largest down.
-  const int high = bins - 1 - 2 * static_cast<int>(threadIdx.x);
-  const std::uint32_t first = histogram[high], second = histogram[high - 1];
-  std::uint32_t before = 0;
-  Scan(shared.scan).ExclusiveSum(first + second, before);
-  if (before < rank && rank <= before + first) {
-    shared.bin = static_cast<std::uint32_t>(high);
-    shared.above = before;
-  } else if (before + first < rank && rank <= before + first + second) {
-    shared.bin = static_cast<std::uint32_t>(high - 1);
-    shared.above = before + first;
+  // Thread 0 has the highest bins, so that a scan counts from the largest down.
+  constexpr int each = bins / threads;
+  const int high = bins - 1 - each * static_cast<int>(threadIdx.x);
+  std::uint32_t sum = 0, before = 0;
+  for (int i = 0; i < each; ++i) sum += histogram[high - i];
+  Scan(shared.scan).ExclusiveSum(sum, before);
+  for (int i = 0; i < each; ++i) {
+    const std::uint32_t here = histogram[high - i];
+    if (before < rank && rank <= before + here) {
+      shared.bin = static_cast<std::uint32_t>(high - i);
+      shared.above = before;
+    }
+    before += here;
   }
   __syncthreads();
 }
@@ -264,32 +266,6 @@ __device__ std::uint32_t select_exactly(const DgcDevice& on, const DgcSegment& s
   return prefix;
 }
 
-// The first block: the place of each tile's survivors among all, in order of index.
-__device__ void place_tiles(const DgcDevice& on, Shared& shared) {
-  constexpr std::uint32_t each = 8;  // tiles per thread and turn
-  std::uint32_t placed = 0;
-  for (std::uint32_t base = 0; base < on.tile_count; base += each * threads) {
-    const std::uint32_t first = base + each * threadIdx.x;
-    std::uint32_t counts[each], sum = 0;
-#pragma unroll
-    for (std::uint32_t k = 0; k < each; ++k) {
-      counts[k] = first + k < on.tile_count ? on.table[first + k].count : 0;
-      sum += counts[k];
-    }
-    std::uint32_t before = 0, all = 0;
-    Scan(shared.scan).ExclusiveSum(sum, before, all);
-    before += placed;
-#pragma unroll
-    for (std::uint32_t k = 0; k < each; ++k) {
-      if (first + k < on.tile_count) on.offset[first + k] = before;
-      before += counts[k];
-    }
-    placed += all;
-    __syncthreads();
-  }
-  if (threadIdx.x == 0) on.offset[on.tile_count] = placed;
-}
-
 template <typename E>
 __global__ void __launch_bounds__(threads)
     select(const DgcDevice on, const typename E::Stored* gradient) {
@@ -307,14 +283,12 @@ __global__ void __launch_bounds__(threads)
     if (blockIdx.x == 0 && threadIdx.x == 0)
       on.segments[s].threshold.value = static_cast<double>(__uint_as_float(least));
   }
-  if (full) cooperative_groups::this_grid().sync();
   if (blockIdx.x != 0) return;
   for (std::uint32_t s = threadIdx.x; s < on.segment_count; s += threads) {
     DgcSegment& segment = on.segments[s];
     if (segment.passed <= segment.most && !on.exact)
       segment.threshold.steer(segment.passed, segment.wanted);
   }
-  place_tiles(on, shared);
 }
 
 // Blocks that run at once: a kernel whose blocks wait for each other may not have more.

@@ -18,7 +18,7 @@ using namespace frame_device;
 
 constexpr std::uint32_t window_bytes = 2048;  // of a directory at a time
 constexpr std::uint32_t entries_at_once = threads - 1;
-constexpr std::uint32_t longest_entry = 11;   // two varints and a parameter
+constexpr std::uint32_t longest_entry = 11;  // two varints and a parameter
 
 struct DecodeArguments {
   Layout layout;
@@ -51,12 +51,12 @@ struct Directory {
   std::uint8_t window[window_bytes];
   std::uint8_t length[window_bytes];  // of the entry that starts here; 0: not in the window
   std::uint16_t starts[entries_at_once + 1];
-  std::uint32_t found;       // entries in the window
-  std::uint32_t code;        // the first thing wrong
-  std::uint64_t at;          // byte of the frame where the next entry starts
-  std::uint32_t chunk;       // and its chunk
-  std::uint64_t body;        // bytes of the bodies before it
-  std::uint64_t survivors;   // in the chunks before it
+  std::uint32_t found;      // entries in the window
+  std::uint32_t code;       // the first thing wrong
+  std::uint64_t at;         // byte of the frame where the next entry starts
+  std::uint32_t chunk;      // and its chunk
+  std::uint64_t body;       // bytes of the bodies before it
+  std::uint64_t survivors;  // in the chunks before it
 };
 
 // Reads a varint in the window. Behind the slot there are zeros, which end one.
@@ -320,7 +320,8 @@ __device__ Code decode_golomb(const Reader& reader, std::uint64_t bits, const Ch
     if (threadIdx.x == 0) starts[0] = 0;
     __syncthreads();
     const std::uint64_t now = starts[threadIdx.x];
-    const bool moved = now != from;
+    // Threads behind the end would hand its place on, one per turn.
+    const bool moved = now != from && each * threadIdx.x < bits;
     if (!__syncthreads_or(moved)) break;
     if (moved) {
       from = now;
@@ -475,7 +476,8 @@ __device__ Code decode_indices(const DecodeArguments& a, const ChunkEntry& entry
   const WordReader reader(a.slot(rank), 8 * entry.body, bits);
   switch (static_cast<IndexCoder>(entry.coder)) {
     case IndexCoder::golomb:
-      if (bits > 32 * (near_words - 4)) return decode_golomb(reader, bits, entry, extent, start, out);
+      if (bits > 32 * (near_words - 4))
+        return decode_golomb(reader, bits, entry, extent, start, out);
       stage(reader, static_cast<std::uint32_t>(bits), near);
       return decode_golomb(NearReader(near, static_cast<std::uint32_t>(bits)), bits, entry, extent,
                            start, out);
@@ -630,7 +632,7 @@ void FrameCuda::decode(const FrameHeader& header, ConstBytes slots, std::size_t 
     auto* data = static_cast<Type*>(average.data);
     const bool vectors = reinterpret_cast<std::uintptr_t>(data) % (4 * sizeof(Type)) == 0;
     average_tiles<E>
-        <<<a.tiles, threads, 0, on>>>(a, 1.0f / static_cast<float>(ranks), data, vectors);
+        <<<a.tiles, average_threads, 0, on>>>(a, 1.0f / static_cast<float>(ranks), data, vectors);
   });
   check_launch("average_tiles");
 }

@@ -62,9 +62,20 @@ __device__ T block_combine(T mine, const Combine& combine) {
   return all;
 }
 
-template <typename T>
-__device__ T block_sum(T mine) {
-  return block_combine(mine, [](T a, T b) { return a + b; });
+__device__ inline std::uint64_t block_sum(std::uint64_t mine) {
+  return block_combine(mine, [](std::uint64_t a, std::uint64_t b) { return a + b; });
+}
+
+__device__ inline std::uint32_t block_sum(std::uint32_t mine) {
+  __shared__ std::uint32_t parts[threads / 32];
+  const std::uint32_t warp = __reduce_add_sync(~0u, mine);
+  if (threadIdx.x % 32 == 0) parts[threadIdx.x / 32] = warp;
+  __syncthreads();
+  std::uint32_t all = 0;
+#pragma unroll
+  for (int i = 0; i < threads / 32; ++i) all += parts[i];
+  __syncthreads();
+  return all;
 }
 
 // The sum of the threads before this one, and of all.

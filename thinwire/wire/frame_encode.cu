@@ -47,37 +47,68 @@ __device__ bool is_last_block(std::uint32_t* done) {
   return last;
 }
 
-// Copies the survivors of the block's chunk from the pool to their place in order of index.
+// The tiles of the block's chunk, and how many survivors are before each. They are looked up in
+// shared memory, unless there are too many of them.
+struct ChunkTiles {
+  std::uint32_t low, high;
+  bool small;
+  std::uint32_t before[tiles_near];
+};
+
+// Finds room for the chunk's survivors in `ordered`, and the place of each tile's in it.
+__device__ void place(const EncodeArguments& a, ChunkTiles& tiles, ChunkPlan& plan) {
+  const DgcDevice& on = a.memory;
+  __shared__ std::uint32_t first;
+  std::uint32_t count = 0;
+  for (std::uint32_t base = tiles.low; base < tiles.high; base += threads) {
+    const std::uint32_t tile = base + threadIdx.x;
+    const std::uint32_t mine = tile < tiles.high ? on.table[tile].count : 0;
+    std::uint32_t all = 0;
+    const std::uint32_t before = count + block_before(mine, all);
+    if (tile < tiles.high) {
+      if (tiles.small) tiles.before[tile - tiles.low] = before;
+      on.offset[tile] = before;
+    }
+    count += all;
+  }
+  if (threadIdx.x == 0) first = atomicAdd(&on.counters->placed, count);
+  __syncthreads();
+  plan.first = first;
+  plan.count = count;
+}
+
+// Copies the survivors of the block's chunk from the pool to `ordered`, by index.
 __device__ void collect(const EncodeArguments& a, ChunkPlan& plan) {
+  __shared__ ChunkTiles tiles;
   const DgcDevice& on = a.memory;
   const std::uint64_t start = std::uint64_t{blockIdx.x} << a.layout.chunk_log2;
   const std::uint64_t end = start + chunk_extent(a.layout, blockIdx.x);
   const std::uint32_t low = a.tile_at[start >> tile_log2];
   const std::uint32_t high = a.tile_at[(end + tile_elements - 1) >> tile_log2];
-  plan.first = on.offset[low];
-  plan.count = on.offset[high] - plan.first;
-  // Tiles of a usual chunk are searched in shared memory.
-  __shared__ std::uint32_t near[tiles_near];
-  const bool small = high - low <= tiles_near;
-  for (std::uint32_t i = threadIdx.x; small && i < high - low; i += threads)
-    near[i] = on.offset[low + i];
+  if (threadIdx.x == 0) {
+    tiles.low = low;
+    tiles.high = high;
+    tiles.small = high - low <= tiles_near;
+  }
   __syncthreads();
+  place(a, tiles, plan);
+  const bool small = tiles.small;
   const auto offset = [&](std::uint32_t tile) {
-    return small ? near[tile - low] : on.offset[tile];
+    return small ? tiles.before[tile - low] : on.offset[tile];
   };
   const bool unsound = on.counters->unsound != 0;
   for (std::uint32_t i = threadIdx.x; i < plan.count; i += threads) {
     const std::uint32_t place = plan.first + i;
-    std::uint32_t from = low, to = high;  // the tile: the last whose offset is at most `place`
+    std::uint32_t from = low, to = high;  // the tile: the last with at most i survivors before it
     while (to - from > 1) {
       const std::uint32_t middle = from + (to - from) / 2;
-      if (offset(middle) <= place) {
+      if (offset(middle) <= i) {
         from = middle;
       } else {
         to = middle;
       }
     }
-    const std::uint32_t source = on.table[from].first + (place - offset(from));
+    const std::uint32_t source = on.table[from].first + (i - offset(from));
     const std::uint32_t index = on.pool.index[source];
     const float value = on.pool.value[source];
     const float velocity = on.u == nullptr ? 0.0f : on.pool.velocity[source];
@@ -90,6 +121,8 @@ __device__ void collect(const EncodeArguments& a, ChunkPlan& plan) {
     }
   }
   __syncthreads();
+  for (std::uint32_t tile = low + threadIdx.x; tile < high; tile += threads)
+    on.offset[tile] += plan.first;
 }
 
 // Survivor i of a chunk, and its gap to the one before.
@@ -105,11 +138,13 @@ struct Gaps {
 __device__ GolombPlan plan_golomb(const Gaps& gaps, std::uint32_t count, std::uint32_t extent) {
   const auto cost = [&](std::uint8_t parameter, std::uint64_t stride) -> std::uint64_t {
     const Golomb golomb(golomb_divisor(parameter));
-    std::uint64_t bits = 0;
-    const std::uint64_t looked = (count - 1) / stride + 1;
-    for (std::uint64_t k = threadIdx.x; k < looked; k += threads)
-      bits += golomb.extra_bits(gaps(static_cast<std::uint32_t>(k * stride)));
-    return block_sum(bits) + looked * (1 + golomb.low);
+    // All quotients together are at most the extent, so 32 bits are enough.
+    std::uint32_t bits = 0;
+    const auto step = static_cast<std::uint32_t>(stride);
+    const std::uint32_t looked = (count - 1) / step + 1;
+    for (std::uint32_t k = threadIdx.x; k < looked; k += threads)
+      bits += static_cast<std::uint32_t>(golomb.extra_bits(gaps(k * step)));
+    return std::uint64_t{block_sum(bits)} + std::uint64_t{looked} * (1 + golomb.low);
   };
   return GolombSearch(count, extent, cost).run();
 }
@@ -350,6 +385,7 @@ __device__ void seal(const EncodeArguments& a, const CrcTable& table) {
     a.memory.counters->pooled = 0;
     a.memory.counters->reserved = 0;
     a.memory.counters->unsound = 0;
+    a.memory.counters->placed = 0;
   }
   for (std::uint32_t s = threadIdx.x; s < a.memory.segment_count; s += threads)
     a.memory.segments[s].passed = 0;
