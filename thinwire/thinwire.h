@@ -16,6 +16,7 @@
 #include "thinwire/compress/registry.h"    // the schemes
 #include "thinwire/exchange/kind.h"        // how gradients are combined: "split", "server:2"
 #include "thinwire/exchange/exchange.h"    // averages the buckets of a model, step by step
+#include "thinwire/exchange/stream_exchange.h"  // the same for gradients in device memory
 #include "thinwire/exchange/replicas.h"    // checks that all workers have the same weights
 #include "thinwire/delay/delayed.h"        // delayed averaging: training does not wait for the link
 #include "thinwire/kernels/sgd.h"          // the optimizer step for dgc, with weight decay

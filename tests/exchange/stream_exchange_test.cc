@@ -1,5 +1,6 @@
-// stream_exchange_test.cc: the exchange of device memory, on the CPU: the same bookkeeping, carriers
-// and errors, with compressors that do at once what a device does later. tests/cuda has the rest.
+// stream_exchange_test.cc: the exchange of device memory, on the CPU: the same bookkeeping,
+// carriers and errors, with compressors that do at once what a device does later. tests/cuda has
+// the rest.
 // SPDX-License-Identifier: Apache-2.0
 #include "thinwire/exchange/stream_exchange.h"
 

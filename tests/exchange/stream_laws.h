@@ -32,10 +32,9 @@ inline const char* const stream_schemes[] = {
 class OnDeviceModel {
  public:
   OnDeviceModel(const Model& model, Device device) : stream_(device) {
-    const bool cpu = device.kind == Device::Kind::cpu;
     for (const auto& values : model) {
       const std::size_t bytes = values.size() * sizeof(float);
-      buffers_.emplace_back(cpu ? Place::host : Place::cuda, bytes, device);
+      buffers_.emplace_back(place_on(device), bytes, device);
       stream_.copy(buffers_.back().data(), values.data(), bytes);
       counts_.push_back(values.size());
     }

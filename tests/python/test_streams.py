@@ -180,3 +180,14 @@ def test_a_state_goes_from_one_way_to_the_other():
         for (w, state), (w2, state2) in zip(usual, run(2, resumed, *ways)):
             assert torch.equal(w, w2)
             same_states(state, state2)
+
+
+def test_devices_are_checked():
+    from thinwire import _model
+
+    for cuda, advice in ((True, "to the CPU or to CUDA"), (False, "to the CPU")):
+        with pytest.raises(ValueError, match=advice):
+            _model.check_parameters([("a", torch.empty(2, device="meta"))], cuda)
+    two = [("a", torch.empty(2)), ("b", torch.empty(2, device="meta"))]
+    with pytest.raises(ValueError, match="'b' is on meta, 'a' on cpu; keep the model on one"):
+        _model._check_device(two)

@@ -51,6 +51,14 @@ class Buffer {
   Device device_;
 };
 
+// The places of work for a device: where its memory is, and where the host meets it.
+inline Place place_on(Device device) {
+  return device.kind == Device::Kind::cpu ? Place::host : Place::cuda;
+}
+inline Place place_beside(Device device) {
+  return device.kind == Device::Kind::cpu ? Place::host : Place::pinned;
+}
+
 // Whether this build has CUDA and the machine has a device for it.
 bool has_cuda();
 

@@ -80,7 +80,8 @@ class HostCarrier final : public Carrier {
   // The pinned memory of one bucket.
   struct Box {
     Box(Device device, int ranks)
-        : written(Place::pinned, sizeof(std::uint64_t)),
+        : place(place_beside(device)),
+          written(place, sizeof(std::uint64_t)),
           down(device),
           sizes(static_cast<std::size_t>(ranks)),
           filled(sizes.size()) {}
@@ -92,8 +93,8 @@ class HostCarrier final : public Carrier {
 
     // For a bucket whose messages have become longer.
     void grow() {
-      out = Buffer(Place::pinned, cargo.leg.bytes);
-      slots = Buffer(Place::pinned, all());
+      out = Buffer(place, cargo.leg.bytes);
+      slots = Buffer(place, all());
     }
 
     // Slots of another length lie elsewhere, where anything may be.
@@ -102,6 +103,7 @@ class HostCarrier final : public Carrier {
       slot_bytes = bytes;
     }
 
+    Place place;
     Cargo cargo{};
     Buffer out{}, slots{}, written;
     Event down;                       // `out` is there

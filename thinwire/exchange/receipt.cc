@@ -9,9 +9,9 @@ namespace thinwire {
 Receipt::Receipt(const OwnStream& stream, std::size_t buckets)
     : stream_(stream),
       buckets_(buckets),
-      board_(stream.device().kind == Device::Kind::cpu ? Place::host : Place::cuda,
-             sizeof(Verdict) + buckets * sizeof(std::uint64_t), stream.device()),
-      copy_(Place::pinned, board_.size()),
+      board_(place_on(stream.device()), sizeof(Verdict) + buckets * sizeof(std::uint64_t),
+             stream.device()),
+      copy_(place_beside(stream.device()), board_.size()),
       closed_(stream.device()) {}
 
 void Receipt::clear() const { stream_.zero(board_.data(), board_.size()); }

@@ -45,7 +45,7 @@ class StreamExchange::Engine {
   Engine(const StreamLink& link, std::vector<Bucket> buckets, Compressors compressors,
          const std::string& description)
       : link_(link),
-        place_(link.device.kind == Device::Kind::cpu ? Place::host : Place::cuda),
+        place_(place_on(link.device)),
         stream_(link.device),
         receipt_(stream_, buckets.size()) {
     const DeviceScope scope(link_.device);

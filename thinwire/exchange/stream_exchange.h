@@ -6,7 +6,7 @@
 //     for each step:
 //       exchange.submit(0, gradient_of_bucket_0, stream);  // in any order, from one thread
 //       exchange.submit(1, gradient_of_bucket_1, stream);
-//       exchange.finish(stream);   // later work of `stream` sees the average, the same on all ranks
+//       exchange.finish(stream);   // later work of `stream` sees the averages
 //       ...
 //       exchange.outcome();        // waits for the step: was it skipped? Throws its error.
 //

@@ -55,9 +55,9 @@ class Attachment {
   // One bucket, in order from 0; the average arrives in the bucket's own buffer. `usage`: DDP's
   // counts of used parameters at the time of the call, where DDP keeps any.
   void submit(c10d::GradBucket& bucket, const std::optional<Usage>& usage);
-  // Ends the step; nothing to do when there is none under way. On the CPU it waits for the averages.
-  // On a device the current stream does. Every error of the step is thrown here, by settle() or by
-  // the next submit().
+  // Ends the step; nothing to do when there is none under way. On the CPU it waits for the
+  // averages, on a device the current stream does. Every error of the step is thrown here, by
+  // settle() or by the next submit().
   void finish();
   // The same, and waits until the outcome is known.
   void settle();

@@ -37,6 +37,13 @@ AttachmentOptions options_of(const std::string& scheme, const std::string& excha
   return options;
 }
 
+// Backends end by joining threads, some of which may want the GIL.
+void release(Attachment* attachment) {
+  if (PyGILState_Check() == 0) return delete attachment;
+  const py::gil_scoped_release no_gil;
+  delete attachment;
+}
+
 std::shared_ptr<Attachment> make_attachment(c10::intrusive_ptr<c10d::ProcessGroup> process_group,
                                             c10::intrusive_ptr<c10d::Backend> backend,
                                             c10::intrusive_ptr<c10d::Store> store, int host,
@@ -59,8 +66,7 @@ std::shared_ptr<Attachment> make_attachment(c10::intrusive_ptr<c10d::ProcessGrou
   else if (connections.group->size() == 1 && (streams || !device.is_cpu()))
     connections.data = make_solo_stream_group(torch_engine::device_of(device));
   check_courier(connections, attachment.config, attachment.exchange);
-  return std::make_shared<Attachment>(std::move(connections), std::move(names),
-                                      std::move(attachment));
+  return {new Attachment(std::move(connections), std::move(names), std::move(attachment)), release};
 }
 
 // May be let go by any thread.
