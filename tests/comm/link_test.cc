@@ -104,7 +104,7 @@ TEST(LinkText, SaysWhatOutagesAndSeedsNeed) {
               std::string::npos)
         << text;
   }
-  EXPECT_NE(error_of("1gbit,20ms,seed=7").find("a seed needs jitter or an outage"),
+  EXPECT_NE(error_of("1gbit,20ms,seed=7").find("a seed has no effect without jitter or an outage"),
             std::string::npos);
 }
 
