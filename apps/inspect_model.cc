@@ -57,7 +57,7 @@ Row energy_row(const std::string& name, const std::string& shape, const Energy& 
   return row;
 }
 
-// Over the second half of the steps: by then a carried threshold has found its level.
+// The mean over the second half of the steps. By then a carried threshold has settled.
 double mean_of_end(const std::vector<std::size_t>& by_step) {
   const std::size_t count = (by_step.size() + 1) / 2;
   const double sum =
@@ -178,7 +178,7 @@ void describe(CLI::App& verb, ModelSettings& s) {
 }
 
 std::vector<Config> schemes_of(const ModelSettings& settings) {
-  (void)link_of(settings);  // refused here, before any work
+  (void)link_of(settings);  // rejects a bad link before any work
   if (!settings.schemes.empty()) return parse_schemes(settings.schemes);
   std::vector<Config> all;
   for (const Scheme* scheme : schemes()) all.push_back(parse_scheme(scheme->name));

@@ -1,4 +1,4 @@
-// main.cc: the thinwire command: reads the command line, runs a verb, turns errors into sentences.
+// main.cc: the thinwire command: reads the command line, runs a verb, prints errors as sentences.
 // SPDX-License-Identifier: Apache-2.0
 #include <exception>
 #include <iostream>
@@ -33,7 +33,7 @@ int complain(const std::string& text, int code) {
   return code;
 }
 
-// A result that nobody could read is a failure.
+// If the output could not be written, the command has failed.
 int checked_output(int code) {
   std::cout << std::flush;
   if (std::cout) return code;
@@ -41,7 +41,7 @@ int checked_output(int code) {
                   exit_failure);
 }
 
-// The verb of the command line, as far as it was understood.
+// The verb of the command line, as far as it could be parsed.
 struct Verb {
   const CLI::App* app;
   std::string name;  // "bench wire"; empty where there was none

@@ -1,4 +1,4 @@
-// report_steps.cc: timelines beside each other, and bars of the stages of a step.
+// report_steps.cc: timelines side by side, and bars of the stages of a step.
 // SPDX-License-Identifier: Apache-2.0
 #include "apps/report_steps.h"
 

@@ -1,4 +1,4 @@
-// train_notorch.cc: the verbs of thinwire-torch, as the program without torch knows them: by name.
+// train_notorch.cc: the verbs of thinwire-torch in a build without torch: only their names.
 // SPDX-License-Identifier: Apache-2.0
 #include "apps/verb.h"
 

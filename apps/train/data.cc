@@ -1,4 +1,4 @@
-// data.cc: the table of kinds of data, and what images and text share.
+// data.cc: the table of data kinds, and code shared by images and text.
 // SPDX-License-Identifier: Apache-2.0
 #include "apps/train/data.h"
 
@@ -90,7 +90,7 @@ std::vector<std::pair<std::string, std::string>> data_kinds() {
 }
 
 std::string read_file(const std::string& path, const std::string& advice) {
-  // A directory opens, and only reading it fails.
+  // Opening a directory succeeds; only reading it fails.
   if (std::filesystem::is_directory(path)) {
     fail("'", path, "' is a directory, expected a file; ", advice);
   }

@@ -1,4 +1,5 @@
-// models.cc: the table of models, which problem fits which, and weights that follow from the seed.
+// models.cc: the table of models, which problems each model fits, and weights that follow from the
+// seed.
 // SPDX-License-Identifier: Apache-2.0
 #include "apps/train/models.h"
 
@@ -17,7 +18,7 @@ namespace {
 
 struct Entry {
   ModelInfo info;
-  std::int64_t smallest;  // image, in pixels each way
+  std::int64_t smallest;  // smallest image, in pixels each way
   std::shared_ptr<Model> (*make)(const Problem&);
 };
 
@@ -107,8 +108,8 @@ void check_problem(const Problem& problem) {
   }
 }
 
-// torch's layers draw from the default generator and take no other: seed it, and put it back as it
-// was, so that making a model disturbs no one.
+// torch's layers draw only from the default generator. This seeds it and restores it afterwards, so
+// that making a model has no side effect.
 class SeededGenerator {
  public:
   explicit SeededGenerator(std::uint64_t seed) : generator_(at::detail::getDefaultCPUGenerator()) {

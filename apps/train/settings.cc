@@ -1,4 +1,4 @@
-// settings.cc: flags to values, with a sentence for each that cannot be used.
+// settings.cc: parses and checks flags, with an error text for each unusable one.
 // SPDX-License-Identifier: Apache-2.0
 #include "apps/train/settings.h"
 
@@ -113,7 +113,7 @@ void add_optimizer(CLI::App& verb, Settings& s) {
   verb.add_option("--epsilon", s.epsilon,
                   "Number that adam adds to the root of the mean square; default 1e-8")
       ->type_name("X")
-      ->check(number_in(1e-30, 1e30));  // 0 / 0 where a gradient was never other than 0
+      ->check(number_in(1e-30, 1e30));  // 0 would divide 0 by 0 if a gradient was always 0
   verb.add_option("--weight-decay", s.decay,
                   "Weight of the L2 term; with adamw, decay of the weights themselves")
       ->type_name("X")
@@ -211,7 +211,7 @@ void add_files(CLI::App& verb, Settings& s) {
   verb.add_option("--trace", s.trace, "File for rank 0's first 100 steps, in Chrome's trace format")
       ->type_name("FILE")
       ->check(apps::check_output_path);
-  // For tests: a NaN in one rank's gradient. In no group, so not in --help.
+  // For tests: a NaN in one rank's gradient. The empty group hides it from --help.
   verb.add_option("--nan-at", s.nan_at, "STEP,RANK")->group("");
 }
 
@@ -220,8 +220,8 @@ bool has_option(const Scheme& scheme, const std::string& name) {
                      [&](const Option& option) { return option.name == name; });
 }
 
-// A flag that the scheme knows too. Given twice, the two must agree: one of them would be silently
-// without effect.
+// Passes a flag on to a scheme that has the same option. If both are given they must agree;
+// otherwise one of them would silently have no effect.
 void hand_over(Config& config, const std::string& flag, const std::string& option,
                const std::string& value) {
   const auto [place, fresh] = config.options.try_emplace(option, value);
@@ -234,7 +234,7 @@ void check_scheme(Settings& s) {
   s.config = apps::parse_scheme(s.scheme);
   const Scheme& scheme = find_scheme(s.config.scheme);
   if (s.delayed) {
-    // The updates that travel have the optimizer's momentum, and its clipping, already.
+    // The updates that are sent already include the optimizer's momentum and clipping.
     if (keeps_momentum(s.config) && has_option(scheme, "momentum"))
       hand_over(s.config, "--delay", "momentum", "0");
   } else if (keeps_momentum(s.config)) {
@@ -249,8 +249,7 @@ void check_scheme(Settings& s) {
     throw BadInput("--nesterov needs a --momentum above 0");
 }
 
-// After check_scheme(): what is refused here is refused for its reason, see "With Adam" in
-// docs/schemes.md.
+// Runs after check_scheme(). "With Adam" in docs/schemes.md explains why these are rejected.
 void check_optimizer(Settings& s) {
   const bool adam = s.optimizer != "sgd";
   if (s.rate == 0) s.rate = adam ? 0.001 : 0.1;
@@ -261,7 +260,7 @@ void check_optimizer(Settings& s) {
   }
   const std::string flag = "--optimizer " + s.optimizer;
   if (s.momentum || s.nesterov)
-    throw BadInput(flag + " has no --momentum and no --nesterov; it has --beta1");
+    throw BadInput(flag + " takes no --momentum and no --nesterov; use --beta1");
   if (!keeps_momentum(s.config) || s.delayed) return;
   if (s.config.scheme == "signum")
     throw BadInput(flag +
@@ -289,7 +288,7 @@ void check_delay(Settings& s) {
     throw BadInput("--exchange " + s.exchange +
                    " and --delay clash: delayed averaging has its own "
                    "exchange, in which all workers gather or sum; leave --exchange out");
-  if (s.fuse_mb > 0) throw BadInput("--fuse-mb and --delay clash: a message is one already");
+  if (s.fuse_mb > 0) throw BadInput("--fuse-mb and --delay clash: a message is fused already");
   if (s.optimizer != "sgd" && options.correction == Correction::published)
     throw BadInput(
         "--correction published works on gradients and needs --optimizer sgd; take ledger "
@@ -298,7 +297,7 @@ void check_delay(Settings& s) {
   s.delayed = options;
 }
 
-// After check_scheme(), which may have taken the scheme's momentum out.
+// Runs after check_scheme(), which may have removed the scheme's momentum.
 void check_late(const Settings& s) {
   if (!s.delayed) return;
   try {
