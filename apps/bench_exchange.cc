@@ -303,15 +303,15 @@ void add_bench_exchange(CLI::App& parent) {
   const auto settings = std::make_shared<Settings>();
   CLI::App* verb = add_verb(
       parent, "exchange",
-      "Whole steps among ranks that are threads of this process, scheme by scheme,\n"
-      "against a plain all-reduce; with --link over an emulated network",
+      "Measure whole steps of each scheme among ranks (threads of this process) against a\n"
+      "plain all-reduce; --link emulates a network",
       "thinwire bench exchange --ranks 2,4 --schemes dense,dgc:density=0.01 --link 100mbit,1ms",
       settings->json);
   add_counts(*verb, "--ranks", settings->ranks, "Numbers of ranks");
   add_counts(*verb, "--elements", settings->elements, "Elements of the model")
       ->expected(1)
       ->type_name("N");
-  add_counts(*verb, "--buckets", settings->buckets, "Buckets that it is cut into")
+  add_counts(*verb, "--buckets", settings->buckets, "Buckets of the model")
       ->expected(1)
       ->type_name("N");
   add_counts(*verb, "--steps", settings->steps, "Steps to measure")->expected(1)->type_name("N");

@@ -386,7 +386,7 @@ void add_bench_kernels(CLI::App& parent) {
   const auto settings = std::make_shared<Settings>();
   CLI::App* verb = add_verb(
       parent, "kernels",
-      "The passes over a bucket (DGC step, top-k, casts, norm, optimizer, coding) against\n"
+      "Measure the passes over a bucket (DGC step, top-k, casts, norm, optimizer, coding) against\n"
       "the memory traffic that they cannot avoid, measured in the same run",
       "thinwire bench kernels --elements 1e6,1e7 --threads 1,2 --only dgc", settings->json);
   add_counts(*verb, "--elements", settings->elements,
@@ -396,7 +396,7 @@ void add_bench_kernels(CLI::App& parent) {
       ->capture_default_str()
       ->type_name("S")
       ->check(number_in(0, 3600));
-  verb->add_option("--only", settings->only, "Part of a name: measure only kernels that have it")
+  verb->add_option("--only", settings->only, "Measure only kernels whose name contains this")
       ->type_name("NAME");
   verb->callback([settings] { run(*settings); });
 }

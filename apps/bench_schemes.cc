@@ -227,8 +227,8 @@ void add_bench_schemes(CLI::App& parent) {
   const auto settings = std::make_shared<Settings>();
   CLI::App* verb = add_verb(
       parent, "schemes",
-      "Every scheme's encoding and decoding of one bucket against a plain loop that moves the\n"
-      "bytes which the scheme cannot avoid moving, measured in the same run",
+      "Measure how every scheme encodes and decodes one bucket, against a plain loop that moves\n"
+      "the bytes which the scheme cannot avoid moving, in the same run",
       "thinwire bench schemes --elements 1e7 --only qsgd", settings->json);
   add_counts(*verb, "--elements", settings->elements, "Sizes of the bucket");
   verb->add_option("--ranks", settings->ranks, "Payloads that a decoder adds, 1 to 127")
@@ -239,7 +239,7 @@ void add_bench_schemes(CLI::App& parent) {
       ->capture_default_str()
       ->type_name("S")
       ->check(number_in(0, 3600));
-  verb->add_option("--only", settings->only, "Part of a name: measure only schemes that have it")
+  verb->add_option("--only", settings->only, "Measure only schemes whose name contains this")
       ->type_name("NAME");
   verb->add_option("--schemes", settings->schemes, "Schemes to measure, with options; default all")
       ->type_name("LIST");

@@ -108,7 +108,7 @@ std::vector<float> values_beside(const std::string& path, std::size_t count) {
 Input file_input(const std::string& path) {
   std::vector<std::uint32_t> words = read_array<std::uint32_t>(path);
   const std::string fault = fault_of(words);
-  if (!fault.empty()) throw BadInput("'" + path + "' is no support dump: " + fault);
+  if (!fault.empty()) throw BadInput("'" + path + "' is not a support dump: " + fault);
   Input input{std::filesystem::path(path).filename().string(), words[0], {}, {}};
   input.indices.assign(words.begin() + 2, words.end());
   input.values = values_beside(path, input.indices.size());
@@ -126,7 +126,8 @@ struct Coding {
     copy.resize(frame.size());
     encode();
     decode();
-    if (back.indices != input.indices) throw std::runtime_error("bench wire: wrong indices back");
+    if (back.indices != input.indices)
+      throw std::runtime_error("bench wire: decoded indices are wrong");
   }
 
   // Values that were rounded once round to themselves, so repeats need no fresh ones.
@@ -238,14 +239,14 @@ std::vector<Column> columns_with(std::vector<Column> more) {
 }
 
 void print(const Results& results) {
-  std::cout << "Indices (chunk headers counted)\n";
+  std::cout << "Indices (chunk headers included)\n";
   print_table(std::cout,
               columns_with({{"chunks", "chunks", Show::count},
                             {"bits_per_index", "bits/index", Show::number},
                             {"bound_bits", "bound", Show::number},
                             {"ratio", "ratio", Show::number}}),
               results.indices);
-  std::cout << "\nFrames (everything counted)\n";
+  std::cout << "\nFrames (all bytes included)\n";
   print_table(std::cout,
               columns_with({{"bits_per_survivor", "bits/survivor", Show::number},
                             {"bound_bits", "bound", Show::number},
@@ -296,10 +297,11 @@ void run(const Settings& settings) {
 void add_bench_wire(CLI::App& parent) {
   using namespace bench_wire_verb;
   const auto settings = std::make_shared<Settings>();
-  CLI::App* verb = add_verb(parent, "wire",
-                            "Bits and time of the index and value coders, against the entropy of\n"
-                            "the support and a copy of the frame",
-                            "thinwire bench wire --elements 1e7 --density 0.001", settings->json);
+  CLI::App* verb =
+      add_verb(parent, "wire",
+               "Measure bits and time of the index and value coders, against the entropy of\n"
+               "the support and a copy of the frame",
+               "thinwire bench wire --elements 1e7 --density 0.001", settings->json);
   add_counts(*verb, "--elements", settings->elements, "Sizes of the bucket");
   verb->add_option("--density", settings->densities, "Fractions of the elements that survive")
       ->capture_default_str()

@@ -204,23 +204,23 @@ void run(const Settings& settings) {
 void describe_sources(CLI::App& verb, Settings& settings) {
   const std::vector<CLI::Option*> sources = {
       verb.add_option("--schemes", settings.schemes,
-                      "Schemes to train with, one run each; all takes every one")
+                      "Schemes to train with, one run each; `all` stands for every scheme")
           ->type_name("A,B:KEY=VALUE,..."),
       verb.add_option("--methods", settings.methods,
                       "Ways to average, one run each: sync, fedavg:local=K, dga:delay=D,\n"
-                      "delayed:delay=D. Each but sync takes local=K, dga also\n"
-                      "correction=NAME, all of them scheme=NAME and its options")
+                      "delayed:delay=D. All except sync take local=K, dga also takes\n"
+                      "correction=NAME, and all take scheme=NAME and its options")
           ->type_name("A,B:KEY=VALUE,..."),
       verb.add_option("--preset", settings.preset,
-                      "Set of runs. dgc-ablation: dense, then DGC idea by idea; takes\n"
-                      "options of the schemes, as in dgc-ablation:density=0.01,warmup=200")
+                      "Preset of runs. dgc-ablation: dense, then DGC one idea at a time;\n"
+                      "takes scheme options, as in dgc-ablation:density=0.01,warmup=200")
           ->type_name("NAME[:KEY=VALUE,...]"),
-      verb.add_option("--from", settings.from, "File that --json wrote: show it, and train nothing")
+      verb.add_option("--from", settings.from, "File written by --json, to show without training")
           ->type_name("FILE")
           ->check(check_input_path),
       verb.add_option("--timeline", settings.timeline,
-                      "File that `thinwire train --trace` wrote: draw it as the SVG file\n"
-                      "that --report names, and train nothing")
+                      "File written by `thinwire train --trace`, to draw without training;\n"
+                      "--report names the SVG file")
           ->type_name("FILE")
           ->check(check_input_path)};
   for (std::size_t i = 0; i < sources.size(); ++i) {

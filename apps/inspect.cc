@@ -256,7 +256,7 @@ void add_inspect(CLI::App& parent) {
   CLI::App* verb = add_verb(
       parent, "inspect",
       "Measure a model's gradients, how small each scheme makes them, and which scheme to\n"
-      "take on a link; or show what a frame or a checkpoint holds, and whether it is sound",
+      "use on a link; or show what a frame or a checkpoint holds, and whether it is valid",
       "thinwire inspect --model resnet50 --link 1gbit,1ms\n"
       "  thinwire inspect --model lstm --data stdlib --schemes dgc,topk:density=0.01\n"
       "  thinwire inspect state.rank0\n"

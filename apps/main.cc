@@ -14,7 +14,7 @@ using namespace thinwire::apps;
 
 void add_verbs(CLI::App& command) {
   CLI::App* bench = command.add_subcommand(
-      "bench", "Measure this machine: every row with its floor and the ratio to it");
+      "bench", "Measure this machine; each row shows its floor and the ratio to it");
   bench->require_subcommand(1);
   add_bench_kernels(*bench);
   add_bench_wire(*bench);
@@ -37,7 +37,7 @@ int complain(const std::string& text, int code) {
 int checked_output(int code) {
   std::cout << std::flush;
   if (std::cout) return code;
-  return complain("cannot write to the standard output: is its disk full, or its reader gone?",
+  return complain("cannot write to standard output; is the disk full, or did the reader exit?",
                   exit_failure);
 }
 
@@ -108,7 +108,7 @@ int run(int argc, char** argv) {
       "  thinwire bench exchange --schemes dense,dgc --link 100mbit,1ms\n"
       "  thinwire compare --preset dgc-ablation --workers 4 --link 100mbit,1ms\n"
       "  thinwire inspect --example frame.tw && thinwire inspect frame.tw\n"
-      "\n`thinwire VERB --help` says more about each.\n");
+      "\nRun `thinwire VERB --help` for details.\n");
   add_verbs(command);
   try {
     command.parse(argc, argv);

@@ -69,7 +69,7 @@ Sorted sorted(const std::string& text, const Config& config, const Method& metho
   known.emplace_back("scheme");
   refuse(text, "method " + config.scheme + " has no '" + result.scheme.options.begin()->first +
                    "'; it has: " + listed(known) +
-                   ", and beside scheme=NAME the options of that scheme");
+                   ", and with scheme=NAME the options of that scheme");
 }
 
 // The value of --correction; empty if no option sets it.
@@ -172,7 +172,7 @@ bool is_usual_fedavg(const Plan& plan) {
 std::vector<Plan> method_plans(const std::string& text, const Words& passed) {
   for (const char* flag : {"--delay", "--local-steps", "--correction"}) {
     if (has_flag(passed, flag))
-      throw BadInput(std::string(flag) + " and --methods clash: say it inside the method, as in " +
+      throw BadInput(std::string(flag) + " and --methods clash: set it inside the method, as in " +
                      "dga:delay=20,local=5,correction=pull");
   }
   const std::string scheme = passed_value(passed, "--scheme");

@@ -23,7 +23,7 @@ std::string machine_text(const Row& comparison) {
 
 std::string link_text(const Row& comparison) {
   const std::string link = words(comparison, "link");
-  return link.empty() ? "as the machine has it" : link + ", emulated";
+  return link.empty() ? "the machine's own" : link + ", emulated";
 }
 
 bool in_common(const Row& runs, const std::string& key, const Row& value) {

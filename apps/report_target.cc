@@ -156,7 +156,7 @@ std::string target_section(const Row& runs) {
             "\n";
   }
   const std::string kind = are_methods(runs) ? "method" : "scheme";
-  const std::string note = "The target is the best that all runs reach which end as well as " +
+  const std::string note = "The target is the best value reached by all runs that end as well as " +
                            label_of(runs[basis_of(runs)]) +
                            " (within a point of accuracy, 3 % of perplexity, or 0.03 of loss). " +
                            target_note(*target);

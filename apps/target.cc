@@ -255,7 +255,7 @@ std::string target_note(const Target& target) {
   return std::string(target.key == "loss" ? "Nothing was evaluated, so the training loss counts. "
                                           : "") +
          "Time and bytes count until the first " + (target.key == "loss" ? "row" : "evaluation") +
-         " at the target: training with all waiting for messages, without the evaluations.";
+         " at the target. Time includes waiting for messages, but not the evaluations.";
 }
 
 }  // namespace thinwire::apps

@@ -176,13 +176,13 @@ void run(Plan& plan) {
 void add_bench_step(CLI::App& parent) {
   const auto plan = std::make_shared<Plan>();
   train::Settings& settings = plan->settings;
-  CLI::App* verb = add_verb(
-      parent, "step",
-      "Whole training steps: through an exchange, and in turn with c10d's own all-reduce of\n"
-      "every bucket, in the same workers over Gloo",
-      "thinwire bench step --model resnet20 --data digits --workers 4", settings.json);
+  CLI::App* verb =
+      add_verb(parent, "step",
+               "Measure whole training steps through an exchange, alternating with c10d's own\n"
+               "all-reduce of every bucket, in the same workers over Gloo",
+               "thinwire bench step --model resnet20 --data digits --workers 4", settings.json);
   describe_step(*verb, settings);
-  add_counts(*verb, "--steps", plan->steps, "Steps of a block")->expected(1)->type_name("N");
+  add_counts(*verb, "--steps", plan->steps, "Steps per block")->expected(1)->type_name("N");
   add_counts(*verb, "--pairs", plan->pairs, "Blocks of each kind")->expected(1)->type_name("N");
   verb->callback([plan] { run(*plan); });
 }

@@ -34,7 +34,7 @@ void compare(const State& state, const std::string& file, const Identity& identi
     if (saved == mine) continue;
     throw apps::BadInput("--resume: '" + file + "' was saved with --" + flag + " " +
                          (saved.empty() ? "unknown" : saved) + ", this run has " + mine +
-                         "; give the same, or start anew");
+                         "; give the same value, or start a new run");
   }
 }
 

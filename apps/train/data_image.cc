@@ -217,8 +217,8 @@ std::string digits_path() {
 }
 
 ImageSet read_digits(const std::string& path) {
-  const std::string content = read_file(
-      path, "`make setup` puts the digits at data/digits.csv, THINWIRE_DIGITS names another place");
+  const std::string content =
+      read_file(path, "`make setup` writes data/digits.csv; THINWIRE_DIGITS names another file");
   ImageSet images;
   std::size_t number = 0;
   for (std::string_view rest = content; !rest.empty();) {
@@ -273,13 +273,13 @@ void read_cifar(const std::string& path, ImageSet& out) {
   const std::string content = read_file(path, cifar_advice);
   if (content.empty() || content.size() % cifar_record != 0) {
     fail("'", path, "' has ", content.size(), " bytes, expected a multiple of ", cifar_record,
-         " (a label and 3x32x32 pixels); it is cut short or no CIFAR-10: ", cifar_advice);
+         " (a label and 3x32x32 pixels); it is truncated or not CIFAR-10: ", cifar_advice);
   }
   for (std::size_t at = 0; at < content.size(); at += cifar_record) {
     const auto label = static_cast<std::uint8_t>(content[at]);
     if (label > 9) {
       fail("'", path, "', record ", at / cifar_record, ": expected a label from 0 to 9, got ",
-           static_cast<int>(label), "; it is no CIFAR-10: ", cifar_advice);
+           static_cast<int>(label), "; it is not CIFAR-10: ", cifar_advice);
     }
     out.labels.push_back(label);
     const auto* first = content.data() + at + 1;
@@ -302,7 +302,7 @@ std::string idx_path(const std::string& directory, const std::string& name, int 
   std::string other = directory + "/" + name + "." + end;
   if (!fs::exists(path) && fs::exists(other)) return other;
   if (!fs::exists(path) && (fs::exists(path + ".gz") || fs::exists(other + ".gz"))) {
-    fail("'", path, "' is still packed; run `gunzip ", directory, "/*.gz`");
+    fail("'", path, "' is still compressed; run `gunzip ", directory, "/*.gz`");
   }
   return path;
 }
@@ -318,15 +318,15 @@ std::uint32_t big_endian(const std::string& bytes, std::size_t at) {
 IdxFile read_idx(const std::string& directory, const std::string& name, std::uint32_t dimensions) {
   IdxFile file{idx_path(directory, name, static_cast<int>(dimensions)), {}, {}};
   const std::string content =
-      read_file(file.path, "put the four unpacked files of MNIST or Fashion-MNIST there");
+      read_file(file.path, "put the four uncompressed files of MNIST or Fashion-MNIST there");
   const std::size_t header = 4 + 4 * std::size_t{dimensions};
   if (content.size() < header) {
     fail("'", file.path, "' has ", content.size(), " bytes, expected a header of ", header,
-         "; it is cut short, fetch it again");
+         "; it is truncated, download it again");
   }
   if (const std::uint32_t magic = big_endian(content, 0); magic != (0x800 | dimensions)) {
     fail("'", file.path, "' begins with the number ", magic, ", expected ", 0x800 | dimensions,
-         " (idx", dimensions, ", bytes); it is another kind of file, or still packed");
+         " (idx", dimensions, ", bytes); it is another kind of file, or still compressed");
   }
   std::size_t left = content.size() - header;
   bool complete = true;
@@ -338,10 +338,10 @@ IdxFile read_idx(const std::string& directory, const std::string& name, std::uin
     expected *= complete ? file.sizes[i] : 1;
   }
   if (!complete || expected != left) {
-    fail("'", file.path, "' has ", left, " bytes of values, its header speaks of ", file.sizes[0],
-         dimensions == 3 ? " images" : " labels", dimensions == 3 ? " of " : "",
+    fail("'", file.path, "' has ", left, " bytes of values, but its header announces ",
+         file.sizes[0], dimensions == 3 ? " images" : " labels", dimensions == 3 ? " of " : "",
          dimensions == 3 ? std::to_string(file.sizes[1]) + "x" + std::to_string(file.sizes[2]) : "",
-         "; it is cut short or damaged, fetch it again");
+         "; it is truncated or damaged, download it again");
   }
   file.values.assign(content.begin() + static_cast<std::ptrdiff_t>(header), content.end());
   return file;
@@ -358,7 +358,7 @@ IdxPart read_idx_part(const std::string& directory, const std::string& name) {
   IdxFile labels = read_idx(directory, name + "-labels", 1);
   if (images.sizes[0] != labels.sizes[0]) {
     fail("'", images.path, "' has ", images.sizes[0], " images, '", labels.path, "' has ",
-         labels.sizes[0], " labels; they do not belong together, fetch both again");
+         labels.sizes[0], " labels; they do not belong together, download both again");
   }
   return {images.sizes[1],
           images.sizes[2],
@@ -376,7 +376,7 @@ std::int64_t classes_of(const IdxPart& part) {
   if (classes > 2 * different) {
     fail("'", part.labels_path, "': the label at index ", largest - labels.begin(), " is ",
          static_cast<int>(*largest), ", but the file has only ", different,
-         " different labels; expected labels from 0 to the number of classes less 1");
+         " different labels; expected labels from 0 to the number of classes minus 1");
   }
   return static_cast<std::int64_t>(classes);
 }

@@ -54,8 +54,8 @@ inline std::vector<std::int64_t> batch_examples(std::int64_t examples, std::uint
   const std::int64_t rounds = examples / world / batch;
   if (rounds == 0) {
     fail("rank ", rank, ": one step takes a batch of ", batch, " on each of ", world,
-         " workers, the training data has only ", examples,
-         " examples; take a smaller batch or fewer workers");
+         " workers, but the training data has only ", examples,
+         " examples; use a smaller batch or fewer workers");
   }
   const auto per_epoch = static_cast<std::uint64_t>(rounds);
   const std::uint64_t key = random_at(stream_key(seed, Stream::order), step / per_epoch);

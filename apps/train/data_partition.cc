@@ -153,13 +153,13 @@ Shares::Shares(const Partition& partition, std::int64_t examples, const Examples
     : examples_(examples), seed_(seed), workers_(workers) {
   if (workers < 1 || examples < workers) {
     fail("partition '", partition.str(), "': ", examples, " training examples for ", workers,
-         " workers, expected at least one each; take fewer workers");
+         " workers, expected at least one each; use fewer workers");
   }
   if (partition.kind == Partition::Kind::contiguous) shares_ = stretches(examples, workers);
   if (partition.kind != Partition::Kind::dirichlet) return;
   if (classes.size() != static_cast<std::size_t>(examples)) {
-    fail("partition '", partition.str(), "' deals out classes, the examples of this data ",
-         "have none; for text take contiguous or iid");
+    fail("partition '", partition.str(), "' deals out classes, but the examples of this ",
+         "data have none; for text use contiguous or iid");
   }
   shares_ = dirichlet_shares(partition.alpha, classes, seed, workers);
 }

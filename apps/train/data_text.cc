@@ -74,7 +74,7 @@ void check_length(const Tokens& tokens, const char* part, const std::string& whe
                   std::int64_t sequence) {
   if (static_cast<std::int64_t>(tokens.size()) > sequence) return;
   fail(where, ": the ", part, " text has ", tokens.size(), " tokens, a sequence of ", sequence,
-       " needs ", sequence + 1, "; take a shorter sequence or a longer text");
+       " needs ", sequence + 1, "; use a shorter sequence or a longer text");
 }
 
 std::unique_ptr<Data> make_text(Tokens train, Tokens test, std::int64_t vocabulary,
@@ -217,8 +217,8 @@ std::string stdlib_directory() {
   while (pipe && std::fgets(part.data(), part.size(), pipe.get())) answer += part.data();
   while (!answer.empty() && answer.back() == '\n') answer.pop_back();
   if (answer.empty() || !fs::is_directory(answer)) {
-    fail("data 'stdlib': python3 does not say where its library is (got '", answer,
-         "'); install python3, or take chars:PATH");
+    fail("data 'stdlib': python3 does not report where its library is (got '", answer,
+         "'); install python3, or use chars:PATH");
   }
   return answer;
 }
@@ -262,7 +262,7 @@ std::unique_ptr<Data> open_stdlib(std::int64_t sequence) {
   std::string train, test;
   for (const std::string& file : python_files(directory)) {
     if (train.size() + test.size() >= enough) break;
-    const std::string text = read_file(file, "or take chars:PATH");
+    const std::string text = read_file(file, "or use chars:PATH");
     // Splits every file, so that training and test cover the same topics.
     const Split split = split_characters(text);
     train += split.train;

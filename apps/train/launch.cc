@@ -235,15 +235,16 @@ class Job {
       end_all();
       throw apps::Interrupted(
           stops_ ? "interrupted twice; all workers were ended at once, without a checkpoint"
-                 : "interrupted; all workers were ended. With --save FILE an interrupted training "
-                   "can go on later");
+                 : "interrupted; all workers were ended. With --save FILE, an interrupted training "
+                   "can be resumed");
     }
   }
 
   void ask_to_stop() {
     stopping_ = true;
     apps::progress("");
-    std::cerr << "thinwire: saves a checkpoint after this step; Ctrl-C again ends at once\n";
+    std::cerr
+        << "thinwire: saving a checkpoint after this step; press Ctrl-C again to end at once\n";
     for (const Worker& worker : workers_) {
       if (worker.running) kill(worker.pid, SIGINT);
     }

@@ -91,12 +91,12 @@ void check_fits(const Entry& entry, const Problem& problem) {
   const std::string fitting = names([&](const Entry& other) { return fits(other, problem); });
   if (entry.info.language != problem.language) {
     fail("model '", entry.info.name, "' reads ", entry.info.language ? "text" : "images",
-         ", the data is ", problem.language ? "text" : "images", "; for this data take one of ",
+         ", but the data is ", problem.language ? "text" : "images", "; for this data use one of ",
          fitting);
   }
   fail("model '", entry.info.name, "' needs images of at least ", entry.smallest, "x",
-       entry.smallest, ", the data has ", problem.height, "x", problem.width,
-       "; for this data take one of ", fitting);
+       entry.smallest, ", but the data has ", problem.height, "x", problem.width,
+       "; for this data use one of ", fitting);
 }
 
 void check_problem(const Problem& problem) {

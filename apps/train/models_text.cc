@@ -102,7 +102,7 @@ class Transformer : public Model {
     const std::int64_t count = input.size(1);
     if (count > positions) {
       fail("model 'transformer': a sequence has ", count, " tokens, expected at most ", positions,
-           "; take a shorter sequence");
+           "; use a shorter sequence");
     }
     torch::Tensor x = tokens_->forward(input) + positions_->weight.slice(0, 0, count);
     const torch::Tensor mask =

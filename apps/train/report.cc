@@ -48,7 +48,7 @@ std::string delay_text(const Settings& settings) {
   const DelayOptions& delay = *settings.delayed;
   return "delayed averaging: messages of " + std::to_string(delay.local_steps) +
          (delay.local_steps == 1 ? " step, " : " steps, ") + delay.delay_str() +
-         " steps under way, correction " + delay.correction_str() + "\n";
+         " steps in flight, correction " + delay.correction_str() + "\n";
 }
 
 void check_output() {

@@ -37,7 +37,7 @@ void add_task(CLI::App& verb, Settings& s) {
       ->type_name("KIND[:WHERE]")
       ->capture_default_str();
   verb.add_option("--partition", s.partition,
-                  "Who trains on what: iid (all workers share all examples),\n"
+                  "Partition of the data: iid (all workers share all examples),\n"
                   "contiguous (each has a part of the file), or dirichlet:ALPHA\n"
                   "(classes are spread unevenly)")
       ->type_name("KIND")
@@ -85,7 +85,7 @@ void add_length(CLI::App& verb, Settings& s) {
       ->check(above_zero())
       ->excludes(steps)
       ->capture_default_str();
-  verb.add_option("--stop", s.stop, "Step to end after. Schedules still follow --steps")
+  verb.add_option("--stop", s.stop, "Step after which to stop. Schedules still follow --steps")
       ->type_name("N")
       ->check(whole_from(1));
 }
@@ -119,12 +119,12 @@ void add_optimizer(CLI::App& verb, Settings& s) {
       ->type_name("X")
       ->check(zero_or_more())
       ->capture_default_str();
-  verb.add_option("--clip", s.clip, "Largest norm of the gradient; 0 clips nothing")
+  verb.add_option("--clip", s.clip, "Norm to clip the gradient to; 0 turns clipping off")
       ->type_name("X")
       ->check(zero_or_more())
       ->capture_default_str();
   verb.add_option("--schedule", s.schedule,
-                  "Course of the learning rate: constant, linear, cosine, or\n"
+                  "Schedule of the learning rate: constant, linear, cosine, or\n"
                   "step:EPOCH,EPOCH,...")
       ->type_name("KIND")
       ->capture_default_str();
@@ -135,12 +135,12 @@ void add_optimizer(CLI::App& verb, Settings& s) {
 }
 
 void add_machine(CLI::App& verb, Settings& s) {
-  verb.add_option("--bucket-mb", s.bucket_mb, "Megabytes of gradients that travel together")
+  verb.add_option("--bucket-mb", s.bucket_mb, "Megabytes of gradients per bucket")
       ->type_name("X")
       ->check(number_in(0.001, 4096))
       ->capture_default_str();
   verb.add_option("--fuse-mb", s.fuse_mb,
-                  "Megabytes below which all-reduces travel as one; 0 fuses nothing")
+                  "Megabytes below which all-reduces are fused; 0 fuses nothing")
       ->type_name("X")
       ->check(number_in(0, 4096))
       ->capture_default_str();
@@ -148,8 +148,7 @@ void add_machine(CLI::App& verb, Settings& s) {
       ->type_name("X")
       ->check(number_in(0.1, 86400))
       ->capture_default_str();
-  verb.add_option("--device", s.device,
-                  "Where the model computes. Workers share the GPUs that there are")
+  verb.add_option("--device", s.device, "Device of the model. Workers share the available GPUs")
       ->type_name("cpu|cuda")
       ->check(one_of({"cpu", "cuda"}))
       ->capture_default_str();
@@ -165,7 +164,7 @@ void add_wire(CLI::App& verb, Settings& s) {
                   "jitter=5ms, outage=LENGTH/EVERY (such as 2s/30s) and seed=N")
       ->type_name("100mbit,1ms");
   verb.add_option("--engine", s.engine,
-                  "Transport. mpi needs mpirun, nccl needs a GPU for each worker")
+                  "Transport. mpi needs mpirun, nccl needs one GPU per worker")
       ->type_name("gloo|mpi|nccl")
       ->check(one_of({"gloo", "mpi", "nccl"}))
       ->capture_default_str();
@@ -194,7 +193,7 @@ void add_files(CLI::App& verb, Settings& s) {
   verb.add_option("--save-every", s.save_every, "Steps between further checkpoints")
       ->type_name("N")
       ->check(whole_from(1));
-  verb.add_option("--resume", s.resume, "Checkpoint to go on from")->type_name("FILE");
+  verb.add_option("--resume", s.resume, "Checkpoint to resume from")->type_name("FILE");
   verb.add_option("--check-every", s.check_every,
                   "Steps between comparisons of the replicas; 0 compares only at\n"
                   "the end")
@@ -205,7 +204,7 @@ void add_files(CLI::App& verb, Settings& s) {
                   "Steps between evaluations; the end is always evaluated")
       ->type_name("N")
       ->check(whole_from(0));
-  verb.add_option("--report-every", s.report_every, "Steps per row; default about 20 rows in all")
+  verb.add_option("--report-every", s.report_every, "Steps per row; default about 20 rows in total")
       ->type_name("N")
       ->check(whole_from(0));
   verb.add_option("--trace", s.trace, "File for rank 0's first 100 steps, in Chrome's trace format")
@@ -227,7 +226,7 @@ void hand_over(Config& config, const std::string& flag, const std::string& optio
   const auto [place, fresh] = config.options.try_emplace(option, value);
   if (fresh || place->second == value) return;
   throw BadInput(flag + " " + value + " contradicts " + option + "=" + place->second +
-                 " of scheme " + config.scheme + "; give one of them");
+                 " of scheme " + config.scheme + "; give only one of them");
 }
 
 void check_scheme(Settings& s) {
@@ -264,8 +263,8 @@ void check_optimizer(Settings& s) {
   if (!keeps_momentum(s.config) || s.delayed) return;
   if (s.config.scheme == "signum")
     throw BadInput(flag +
-                   ": scheme signum gives the sign of a vote, not a gradient, and there is " +
-                   "nothing left to scale; use --optimizer sgd, or another scheme");
+                   ": scheme signum yields the sign of a vote, not a gradient, so Adam has " +
+                   "nothing to scale; use --optimizer sgd, or another scheme");
   throw BadInput(flag + ": scheme " + s.config.str() +
                  " accumulates momentum itself, and Adam would take the momentum of a momentum; " +
                  "use --optimizer sgd, or a scheme without momentum");
@@ -291,7 +290,7 @@ void check_delay(Settings& s) {
   if (s.fuse_mb > 0) throw BadInput("--fuse-mb and --delay clash: a message is fused already");
   if (s.optimizer != "sgd" && options.correction == Correction::published)
     throw BadInput(
-        "--correction published works on gradients and needs --optimizer sgd; take ledger "
+        "--correction published works on gradients and needs --optimizer sgd; use ledger "
         "or pull with " +
         s.optimizer);
   s.delayed = options;

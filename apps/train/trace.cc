@@ -31,7 +31,7 @@ std::string track_name(int track) {
   if (track == exchange_track) return "encode, decode";
   const int lane = (track - first_bucket_track) / most_buckets;
   return "exchange of bucket " + std::to_string((track - first_bucket_track) % most_buckets) +
-         (lane > 0 ? ", message " + std::to_string(lane + 1) + " under way" : "");
+         (lane > 0 ? ", message " + std::to_string(lane + 1) + " in flight" : "");
 }
 
 double microseconds(Trace::Time from, Trace::Time to) {

@@ -113,7 +113,7 @@ std::string Trainer::how_to_go_on() const {
                     last = "'" + checkpoint_file(settings_.save, group_.size() - 1) + "'";
   return "interrupted after step " + std::to_string(step_) + " of " + std::to_string(steps_) +
          "; the checkpoint is " + first + (group_.size() > 1 ? " to " + last : "") +
-         "; to go on, repeat the command with --resume " + settings_.save;
+         "; to continue, repeat the command with --resume " + settings_.save;
 }
 
 void Trainer::check_skips() const {

@@ -116,8 +116,8 @@ TEST(Order, RefusesABatchLargerThanTheData) {
     FAIL();
   } catch (const Error& error) {
     EXPECT_STREQ(error.what(),
-                 "rank 1: one step takes a batch of 51 on each of 2 workers, the training data has "
-                 "only 100 examples; take a smaller batch or fewer workers");
+                 "rank 1: one step takes a batch of 51 on each of 2 workers, but the training data has "
+                 "only 100 examples; use a smaller batch or fewer workers");
   }
   EXPECT_NO_THROW(batch_examples(100, 1, 0, 1, 2, 50));
   EXPECT_THROW(batch_examples(100, 1, 0, 2, 2, 1), Error);
@@ -296,11 +296,11 @@ TEST_F(IdxFiles, SayWhatIsWrong) {
   const std::string images = "train-images-idx3-ubyte";
   write(images, big_endian({0x803, 12, 2, 3}) + std::string(71, '\0'));
   EXPECT_SAYS(error_of(spec()),
-              images + "' has 71 bytes of values, its header speaks of 12 images of 2x3");
+              images + "' has 71 bytes of values, but its header announces 12 images of 2x3");
   write(images, big_endian({0x803, 0xffffffff, 0xffffffff, 0xffffffff}) + std::string(71, '\0'));
-  EXPECT_SAYS(error_of(spec()), "cut short or damaged");
+  EXPECT_SAYS(error_of(spec()), "truncated or damaged");
   write(images, big_endian({0x803, 0, 2, 3}));
-  EXPECT_SAYS(error_of(spec()), "speaks of 0 images");
+  EXPECT_SAYS(error_of(spec()), "announces 0 images");
   write(images, big_endian({0x803, 12}));
   EXPECT_SAYS(error_of(spec()), "has 8 bytes, expected a header of 16");
   write(images, big_endian({0x801, 12, 2, 3}) + std::string(72, '\0'));
@@ -308,7 +308,7 @@ TEST_F(IdxFiles, SayWhatIsWrong) {
   write(images, big_endian({0x803, 11, 2, 3}) + std::string(66, '\0'));
   EXPECT_SAYS(error_of(spec()), "has 11 images, '");
   fs::rename(path() + "/" + images, path() + "/" + images + ".gz");
-  EXPECT_SAYS(error_of(spec()), "is still packed; run `gunzip ");
+  EXPECT_SAYS(error_of(spec()), "is still compressed; run `gunzip ");
   fs::remove(path() + "/" + images + ".gz");
   EXPECT_SAYS(error_of(spec()), "there is no file '");
   EXPECT_SAYS(error_of("idx:/nowhere"), "directory '/nowhere' does not exist");
@@ -421,7 +421,7 @@ TEST_F(Text, SaysWhatIsWrong) {
   EXPECT_SAYS(error_of("text:" + write("empty.txt", " \n\n")), "is empty, expected text");
   EXPECT_SAYS(error_of("chars:" + write("empty.txt", "")), "is empty, expected text");
   EXPECT_SAYS(error_of("chars:" + write("short.txt", "abcd"), 4),
-              "the training text has 4 tokens, a sequence of 4 needs 5; take a shorter sequence");
+              "the training text has 4 tokens, a sequence of 4 needs 5; use a shorter sequence");
   EXPECT_SAYS(error_of("chars:" + write("short.txt", "abcdabcdabcdabcdabcd"), 4),
               "the test text has 1 tokens");
   EXPECT_SAYS(error_of("chars:" + write("short.txt", "abcd"), 0), "at least 1 token, got 0");

@@ -136,7 +136,7 @@ def case_interrupted():
     flags = f"--scheme dgc:density=0.01 --save {path('state')} --json {path('rows.json')}"
     job = Running(flags)
     job.process.send_signal(signal.SIGINT)  # to the parent alone
-    err = job.ended(130, "saves a checkpoint", "--resume")
+    err = job.ended(130, "saving a checkpoint", "--resume")
     with open(path("rows.json")) as file:
         if not json.load(file)["final"]["steps"] >= 40:
             fail("no result of the interrupted training")
@@ -147,7 +147,7 @@ def case_interrupted():
         pass
     alone.terminate()
     _, err = alone.communicate(timeout=60)
-    said = f"the checkpoint is '{path('alone')}.rank0'; to go on" in err
+    said = f"the checkpoint is '{path('alone')}.rank0'; to continue" in err
     if alone.returncode != 130 or not said or not os.path.exists(path("alone.rank0")):
         fail(f"one worker: {alone.returncode}, {err}")
     job = Running(f"--save {path('state')}")

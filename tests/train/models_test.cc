@@ -194,14 +194,14 @@ TEST(Models, SayWhatDoesNotFit) {
             "unknown model 'resnet18'; known are mlp, cnn, resnet20, resnet110, resnet50, alexnet, "
             "vgg16, lstm, lstm1500, transformer; did you mean 'resnet20'?");
   EXPECT_EQ(error_of("resnet20", words),
-            "model 'resnet20' reads images, the data is text; for this data take one of lstm, "
+            "model 'resnet20' reads images, but the data is text; for this data use one of lstm, "
             "lstm1500, transformer");
   EXPECT_EQ(
       error_of("alexnet", cifar),
-      "model 'alexnet' needs images of at least 63x63, the data has 32x32; for this data take "
+      "model 'alexnet' needs images of at least 63x63, but the data has 32x32; for this data use "
       "one of mlp, cnn, resnet20, resnet110, resnet50, vgg16");
   EXPECT_EQ(error_of("lstm", {false, 1, 8, 8, 10}),
-            "model 'lstm' reads text, the data is images; for this data take one of mlp, cnn, "
+            "model 'lstm' reads text, but the data is images; for this data use one of mlp, cnn, "
             "resnet20, resnet110");
   EXPECT_EQ(error_of("mlp", {false, 0, 8, 8, 10}),
             "expected an image of at least 1x1x1, got 0x8x8");

@@ -148,11 +148,11 @@ TEST(Partition, IsTheSameOnEveryMachine) {
 
 TEST(Partition, SaysWhatIsWrong) {
   EXPECT_EQ(error_of([] { Shares(Partition::parse("dirichlet:0.5"), 100, {}, 1, 2); }),
-            "partition 'dirichlet:0.5' deals out classes, the examples of this data have none; for "
-            "text take contiguous or iid");
+            "partition 'dirichlet:0.5' deals out classes, but the examples of this data have none; for "
+            "text use contiguous or iid");
   EXPECT_EQ(error_of([] { make("contiguous", 3, 1, 4); }),
             "partition 'contiguous': 3 training examples for 4 workers, expected at least one "
-            "each; take fewer workers");
+            "each; use fewer workers");
   EXPECT_NE(error_of([] { make("contiguous", 30, 1, 4).batch(0, 4, 1); }), "no error");
 }
 
