@@ -283,7 +283,7 @@ def states(rank, world):
             for name, value in other_handle.state_dict()["entries"].items()
         )
 
-    refused(state, "load its own first")
+    refused(state, "load it first")
     other_optimizer.load_state_dict(optimizer_state)
     refused(kept[8 - rank][1], "rank 0: step 8; rank 1: step 7", "no rank has loaded")
     refused({} if rank == 1 else state, "rank 1: refused" if rank == 0 else "version")
