@@ -1,4 +1,4 @@
-// main.cc: the smallest program that uses an installed thinwire; docs/howto/cpp.md shows its heart.
+// main.cc: the smallest program that uses an installed thinwire. docs/howto/cpp.md shows its core.
 // SPDX-License-Identifier: Apache-2.0
 #include <thinwire/thinwire.h>
 
