@@ -3,8 +3,8 @@ SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
 MAKEFLAGS += --no-builtin-rules --no-print-directory
 JOBS ?= $(shell nproc)
-# Many tests wait for time limits and for each other, so run more of them at a time than there are
-# cores.
+# Many tests wait for time limits and for each other, so run more of them at a time than
+# there are cores.
 TEST_JOBS ?= $(shell expr 2 '*' $(JOBS))
 SOURCES = $(shell git ls-files '*.cc' '*.h')
 

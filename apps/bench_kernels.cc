@@ -133,8 +133,8 @@ struct CopyFloor {
   std::vector<float> to;
 };
 
-// No stream kernel writes everything that it reads, so this floor writes a third less than the pass
-// must.
+// No stream kernel writes everything that it reads, so this floor writes a third less than
+// the pass must.
 Case scale(std::size_t elements) {
   const auto x = std::make_shared<std::vector<float>>(heavy_tailed_array(elements));
   return {.floor = "stream: read x, write two thirds of it",

@@ -99,8 +99,8 @@ class Run {
   }
 
   void decode_round(int round) {
-    // The copies for the other ranks are made once, because not every timed decoding follows an
-    // encoding.
+    // The copies for the other ranks are made once, because not every timed decoding
+    // follows an encoding.
     for (std::size_t rank = 1; spread_ > 0 && rank < ranks_; ++rank)
       std::copy_n(slots_.data(), sizes_[0], slots_.data() + rank * spread_);
     spread_ = 0;

@@ -1,5 +1,5 @@
-// inspect_verdict.h: recommends a scheme for a link, from the measurements of `thinwire inspect
-// --model`.
+// inspect_verdict.h: recommends a scheme for a link, from the measurements of
+// `thinwire inspect --model`.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 

@@ -1,5 +1,5 @@
-// report_parts.h: reads values that may be missing, and writes markup. Shared by all parts of the
-// page.
+// report_parts.h: reads values that may be missing, and writes markup. Shared by all parts
+// of the page.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 

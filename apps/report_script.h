@@ -4,9 +4,9 @@
 
 namespace thinwire::apps {
 
-// Uses what the chart already contains (chart_svg.cc): the points of every line with their values,
-// and the scale of the x axis. The script contains no < and &, so that the page stays well-formed
-// XML.
+// Uses what the chart already contains (chart_svg.cc): the points of every line with their
+// values, and the scale of the x axis. The script contains no < and &, so that the page
+// stays well-formed XML.
 inline constexpr const char* report_script = R"js(
 'use strict';
 for (const figure of document.querySelectorAll('figure.plot')) {

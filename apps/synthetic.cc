@@ -41,8 +41,8 @@ std::vector<std::uint32_t> uniform_support(std::uint32_t elements, std::size_t s
                                            std::uint64_t seed) {
   std::vector<std::uint32_t> support;
   support.reserve(survivors);
-  // Selection sampling: takes each element with the probability that makes every subset equally
-  // likely.
+  // Selection sampling: takes each element with the probability that makes every
+  // subset equally likely.
   for (std::uint32_t i = 0; i < elements && support.size() < survivors; ++i) {
     const double unit = static_cast<double>(random_at(seed, i) >> 11) * 0x1p-53;
     const auto wanted = static_cast<double>(survivors - support.size());

@@ -1,5 +1,5 @@
-// target.cc: derives the target from values, time and bytes to it from rows, and sentences from
-// those.
+// target.cc: derives the target from values, time and bytes to it from rows, and
+// sentences from those.
 // SPDX-License-Identifier: Apache-2.0
 #include "apps/target.h"
 

@@ -1,5 +1,5 @@
-// target.h: the quality that the runs of a comparison reach, what each needs to reach it, and who
-// wins.
+// target.h: the quality that the runs of a comparison reach, what each needs to reach it,
+// and who wins.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 

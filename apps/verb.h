@@ -32,12 +32,12 @@ inline constexpr int exit_failure = 1;
 inline constexpr int exit_bad_input = 2;
 inline constexpr int exit_interrupted = 130;
 
-// Replaces this process by thinwire-torch if the verb needs it and it is installed. Returns
-// otherwise.
+// Replaces this process by thinwire-torch if the verb needs it and it is installed.
+// Returns otherwise.
 void hand_over(char** argv);
 
-// Each adds its verb to `parent`. The verb runs after the command line has been parsed without
-// error.
+// Each adds its verb to `parent`. The verb runs after the command line has been
+// parsed without error.
 void add_bench_kernels(CLI::App& parent);
 void add_bench_wire(CLI::App& parent);
 void add_bench_schemes(CLI::App& parent);
@@ -56,8 +56,8 @@ CLI::App* add_verb(CLI::App& parent, const std::string& name, const std::string&
 CLI::Option* add_counts(CLI::App& verb, const std::string& flag, std::vector<std::size_t>& counts,
                         const std::string& help);
 
-// Checks everything, so that a bad scheme or option is found before the work starts. Throws
-// BadInput.
+// Checks everything, so that a bad scheme or option is found before the work starts.
+// Throws BadInput.
 Config parse_scheme(const std::string& text);
 
 // "dense,dgc:density=0.01,values=sign,topk" as three schemes: a part with '=' but without ':' is a

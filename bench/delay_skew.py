@@ -135,10 +135,10 @@ class FedAvg(Synchronous):
 
 
 class Delayed(Synchronous):
-    """`soft` with a fixed share. With `memory`, a worker subtracts `part` of its drift from its
-    own updates at once. The drift is the mean difference between its gradients and everybody's,
-    in the rounds that have arrived. After the fraction `until` of the training it is
-    synchronous."""
+    """`soft` with a fixed share. With `memory`, a worker subtracts `part` of its drift
+    from its own updates at once. The drift is the mean difference between its gradients
+    and everybody's, in the rounds that have arrived. After the fraction `until` of the
+    training it is synchronous."""
 
     def __init__(self, delay, share=0.5, memory=0, part=1, until=1, **common):
         super().__init__(**common)

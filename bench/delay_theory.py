@@ -18,8 +18,8 @@ CURVATURES = np.concatenate([np.geomspace(1e-3, 0.3, 800), np.arange(0.3, 7.5, 0
 
 
 def ledger(momentum, delay, curvature, share, pace, of_mean=False):
-    """The effect of a step on (w, v, due, u of the last D steps), and the effect of a unit of
-    noise."""
+    """The effect of a step on (w, v, due, u of the last D steps), and the effect of a
+    unit of noise."""
     unit = np.eye(3 + delay)
     v = momentum * unit[1] + curvature * unit[0]
     due = unit[2] + (of_mean - share) * unit[-1]

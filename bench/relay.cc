@@ -2,12 +2,12 @@
 //
 //     link_relay MICROSECONDS DEVICE...
 //
-// Takes each Ethernet frame that arrives at a device, holds it for this time, and sends it out at
-// the device behind which its receiver was last seen (at all others for an unknown receiver or a
-// broadcast). This gives kernels without netem a real delay, which TCP sees like any other. Frames
-// keep the kernel's own header for checksums and segmentation (virtio_net_hdr), so a frame of 64 kB
-// costs no more than a small one. `bench/namespaces.py` starts this program, in a separate
-// namespace.
+// Takes each Ethernet frame that arrives at a device, holds it for this time, and sends it out
+// at the device behind which its receiver was last seen (at all others for an unknown receiver
+// or a broadcast). This gives kernels without netem a real delay, which TCP sees like any
+// other. Frames keep the kernel's own header for checksums and segmentation (virtio_net_hdr),
+// so a frame of 64 kB costs no more than a small one. `bench/namespaces.py` starts this
+// program, in a separate namespace.
 // SPDX-License-Identifier: Apache-2.0
 #include <arpa/inet.h>
 #include <linux/if_ether.h>

@@ -177,8 +177,8 @@ class Workers:
         ]
 
     def block(self, name, steps):
-        """Seconds per step of the slowest worker, and the mean of the bytes that each sent per
-        step."""
+        """Seconds per step of the slowest worker, and the mean of the bytes that each
+        sent per step."""
         for process in self.processes:
             process.stdin.write(json.dumps([name, steps]) + "\n")
             process.stdin.flush()

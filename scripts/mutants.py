@@ -44,8 +44,8 @@ def closing(code, opening):
 
 
 def mutants_of(root, path):
-    """Every mutant of a file, found in its text. The sources are formatted, so spaces identify
-    operators."""
+    """Every mutant of a file, found in its text. The sources are formatted, so spaces
+    identify operators."""
     text = (root / path).read_text()
     # Everything that is not code becomes blanks, so that positions stay.
     code = TEXT.sub(lambda found: re.sub(r"[^\n]", " ", found[0]), text)

@@ -29,8 +29,8 @@ struct Plan {
   std::vector<std::size_t> pairs = {20};
 };
 
-// A training loop without thinwire: an all-reduce as soon as backward has completed a bucket, and a
-// division.
+// A training loop without thinwire: an all-reduce as soon as backward has completed a bucket,
+// and a division.
 class PlainAverage {
  public:
   PlainAverage(const Place& place, const GroupOptions& options)

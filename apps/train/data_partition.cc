@@ -1,5 +1,5 @@
-// data_partition.cc: divides the training data: contiguous ranges, or classes by a Dirichlet
-// distribution.
+// data_partition.cc: divides the training data: contiguous ranges, or classes by a
+// Dirichlet distribution.
 // SPDX-License-Identifier: Apache-2.0
 #include "apps/train/data_partition.h"
 

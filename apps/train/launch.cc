@@ -263,16 +263,16 @@ class Job {
     }
   }
 
-  // Reads what the worker wrote before its end. Only its own end of the pipe was open, so this
-  // terminates.
+  // Reads what the worker wrote before its end. Only its own end of the pipe was
+  // open, so this terminates.
   static void drain(Worker& worker) {
     pollfd source = {worker.pipe, POLLIN, 0};
     const std::vector<pollfd> one = {{worker.pipe, POLLIN, POLLIN}};
     while (poll(&source, 1, 0) > 0 && (source.revents & POLLIN) != 0) read_some(worker, one);
   }
 
-  // Sends SIGTERM, then SIGKILL to workers that do not exit. A stopped process reacts only to
-  // SIGKILL.
+  // Sends SIGTERM, then SIGKILL to workers that do not exit. A stopped process reacts
+  // only to SIGKILL.
   void end_all(bool keep_causes = false) {
     std::vector<Worker> causes = workers_;
     for (const Worker& worker : workers_) {

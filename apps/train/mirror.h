@@ -38,8 +38,8 @@ class Mirror {
   virtual void push_weights() = 0;
 };
 
-// A mirror of flat tensors, one per bucket, all on one device. Do not replace the tensors
-// afterwards.
+// A mirror of flat tensors, one per bucket, all on one device. Do not replace the
+// tensors afterwards.
 std::unique_ptr<Mirror> make_mirror(std::vector<torch::Tensor> weights,
                                     std::vector<torch::Tensor> gradients);
 

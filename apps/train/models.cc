@@ -1,5 +1,5 @@
-// models.cc: the table of models, which problems each model fits, and weights that follow from the
-// seed.
+// models.cc: the table of models, which problems each model fits, and weights that follow
+// from the seed.
 // SPDX-License-Identifier: Apache-2.0
 #include "apps/train/models.h"
 

@@ -1,5 +1,5 @@
-// models_image.cc: image classifiers, from a small perceptron to VGG-16: images in, class logits
-// out.
+// models_image.cc: image classifiers, from a small perceptron to VGG-16: images in,
+// class logits out.
 // SPDX-License-Identifier: Apache-2.0
 #include "apps/train/models_zoo.h"
 

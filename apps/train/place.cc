@@ -44,8 +44,8 @@ int local_rank(int rank) {
   return rank;
 }
 
-// Gloo needs to know where the workers meet. torchrun says so; other launchers leave it to the
-// user.
+// Gloo needs to know where the workers meet. torchrun says so; other launchers leave it
+// to the user.
 void find_master(const Launcher& launcher, Place& place) {
   const char* const host = std::getenv("MASTER_ADDR");
   if (host == nullptr || std::getenv("MASTER_PORT") == nullptr) {

@@ -1,5 +1,5 @@
-// report.h: the output of a training, while it runs and at its end: a bar on a terminal, rows,
-// JSON.
+// report.h: the output of a training, while it runs and at its end: a bar on a
+// terminal, rows, JSON.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 

@@ -22,8 +22,8 @@ constexpr int first_bucket_track = 10;
 
 constexpr int most_buckets = 1 << 16;  // the range of bucket numbers
 
-// Overlapping collectives of one bucket, such as messages of a delayed average, get separate
-// tracks.
+// Overlapping collectives of one bucket, such as messages of a delayed average, get
+// separate tracks.
 int lane_track(int bucket, int lane) { return first_bucket_track + lane * most_buckets + bucket; }
 
 std::string track_name(int track) {

@@ -14,9 +14,9 @@ class Trace {
  public:
   using Time = std::chrono::steady_clock::time_point;
 
-  // Tracks: the thread that computes, the thread of the exchange, and one for the collectives of
-  // each bucket, because those overlap. Names must live as long as the trace. Any thread may call
-  // these.
+  // Tracks: the thread that computes, the thread of the exchange, and one for the
+  // collectives of each bucket, because those overlap. Names must live as long as the trace.
+  // Any thread may call these.
   void compute(const char* name, std::uint64_t step, Time begin, Time end);
   void stage(const char* name, std::uint64_t step, std::uint16_t bucket, Time begin, Time end);
 

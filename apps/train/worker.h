@@ -29,8 +29,8 @@ inline int threads_of(const Settings& settings, const Place& place) {
 // Calls make(group, place, hardware), then run() on the object that it returns.
 template <typename Make>
 void work(const Settings& settings, const Place& place, const Make& make) {
-  // Declared outside, because an error must not destroy them: that could wait for workers that are
-  // gone.
+  // Declared outside, because an error must not destroy them: that could wait for workers
+  // that are gone.
   std::unique_ptr<Group> group;
   decltype(make(*group, place, Hardware{})) task;
   try {

@@ -95,8 +95,8 @@ class Network {
   std::span<float> weights() { return weights_; }
   std::span<float> gradients() { return gradients_; }
 
-  // One bucket per layer. Bucket 0 is the last layer, because backward() completes its gradient
-  // first.
+  // One bucket per layer. Bucket 0 is the last layer, because backward() completes
+  // its gradient first.
   std::vector<thinwire::Bucket> buckets() const {
     std::vector<thinwire::Bucket> buckets;
     for (auto layer = layers_.rbegin(); layer != layers_.rend(); ++layer) {

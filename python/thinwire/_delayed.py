@@ -134,8 +134,8 @@ class DelayedHandle(Reports):
 
     @property
     def delay(self) -> int:
-        """The delay D in steps. With delay="auto:MOST" it is the measured one, once that is
-        known."""
+        """The delay D in steps. With delay="auto:MOST" it is the measured one, once
+        that is known."""
         return int(self._attachment.delay())
 
     @property

@@ -150,8 +150,8 @@ def inspect(model: torch.nn.Module, loss: Callable[[torch.nn.Module, Any], torch
 
 def _gradients(model: torch.nn.Module, loss: Callable[[torch.nn.Module, Any], torch.Tensor],
                batches: Iterable[Any]) -> tuple[list[Named], list[list[torch.Tensor]], float]:
-    """The buckets, the gradients by batch and parameter (in bucket order), and the seconds per
-    batch."""
+    """The buckets, the gradients by batch and parameter (in bucket order), and the
+    seconds per batch."""
     model = plain_model(model)
     inner = model.module if isinstance(model, DistributedDataParallel) else model
     copied = copy.deepcopy(inner)

@@ -235,8 +235,8 @@ class Optimizer:
                 place += 1
 
     def _before_step(self, optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> Any:
-        """With a closure (Lightning), backward runs inside the step, and our work comes after
-        it."""
+        """With a closure (Lightning), backward runs inside the step, and our work
+        comes after it."""
         stepper = args[0] if self._held is None else _stand_in(args[0])
         closure = kwargs.get("closure", args[1] if len(args) > 1 else None)
         if closure is None:

@@ -12,8 +12,8 @@ Moments = list[Optional[torch.Tensor]]  # by parameter; empty if the optimizer h
 __version__: str
 
 class Error(RuntimeError):
-    """An error between ranks. The text names the rank, what was expected, what came, and what to
-    do."""
+    """An error between ranks. The text names the rank, what was expected, what came,
+    and what to do."""
 
 
 class Attachment:

@@ -27,8 +27,8 @@ _delayed: weakref.WeakSet[torch.nn.Module] = weakref.WeakSet()  # those with del
 
 
 def prepare_logger() -> None:
-    """Sends log lines to stderr, unless the program has configured the logger or all logging
-    itself."""
+    """Sends log lines to stderr, unless the program has configured the logger or all
+    logging itself."""
     wish = os.environ.get("THINWIRE_LOG", "").lower()
     if wish and wish not in _LEVELS:
         raise ValueError(f"THINWIRE_LOG={wish}: expected one of {', '.join(_LEVELS)}")

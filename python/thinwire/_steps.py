@@ -95,8 +95,8 @@ class Steps(Reports):
             queue(lambda: queue(drop))  # after the callbacks queued now, one of which is DDP's
 
     def _is_skipped(self) -> bool:
-        # A rehearsal must not accumulate weight decay. An optimizer with momentum creates its
-        # buffers.
+        # A rehearsal must not accumulate weight decay. An optimizer with momentum
+        # creates its buffers.
         if self._is_rehearsal():
             return self._optimizer is not None and self._optimizer.taken
         skipped = self._attachment is not None and self._attachment.skipped()

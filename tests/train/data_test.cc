@@ -1,4 +1,4 @@
-// data_test.cc: who sees which example when, the readers on files written here, and their errors.
+// data_test.cc: which worker sees which example when, readers on files written here, errors.
 // SPDX-License-Identifier: Apache-2.0
 #include "apps/train/data.h"
 
@@ -19,7 +19,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// A folder that goes away with the test.
+// A folder that is removed with the test.
 class Folder : public testing::Test {
  protected:
   Folder() {
@@ -72,7 +72,7 @@ TEST(Order, IsAPermutationOfEveryLength) {
 }
 
 TEST(Order, SpreadsEveryPlaceEvenly) {
-  // How often place 0 gets each of 10 examples over many keys: 1000 each, within five deviations.
+  // How often position 0 gets each of 10 examples over many keys: 1000, within five deviations.
   std::vector<int> times(10);
   for (std::uint64_t key = 0; key < 10'000; ++key) {
     ++times[permuted(random_at(5, key), 0, times.size())];
@@ -115,9 +115,10 @@ TEST(Order, RefusesABatchLargerThanTheData) {
     batch_examples(100, 1, 0, 1, 2, 51);
     FAIL();
   } catch (const Error& error) {
-    EXPECT_STREQ(error.what(),
-                 "rank 1: one step takes a batch of 51 on each of 2 workers, but the training data has "
-                 "only 100 examples; use a smaller batch or fewer workers");
+    EXPECT_STREQ(
+        error.what(),
+        "rank 1: one step takes a batch of 51 on each of 2 workers, but the training data has "
+        "only 100 examples; use a smaller batch or fewer workers");
   }
   EXPECT_NO_THROW(batch_examples(100, 1, 0, 1, 2, 50));
   EXPECT_THROW(batch_examples(100, 1, 0, 2, 2, 1), Error);
@@ -195,7 +196,7 @@ TEST_F(CifarFiles, AreRead) {
 TEST_F(CifarFiles, AugmentationFollowsFromSeedStepRankAndPosition) {
   const auto data = open_data(spec(), 1), again = open_data(spec(), 1);
   expect_equal(data->train_batch(1, 7, 0, 2, 5), again->train_batch(1, 7, 0, 2, 5));
-  // The whole data in one step on one worker: equal examples, other views.
+  // The whole data in one step on one worker: equal examples, different views.
   std::set<int> places;
   bool mirrored = false, straight = false;
   for (std::uint64_t step = 0; step < 200; ++step) {
@@ -209,7 +210,7 @@ TEST_F(CifarFiles, AugmentationFollowsFromSeedStepRankAndPosition) {
       ASSERT_LE(at / 32, 4);
     }
   }
-  // The mark at the corner is seen at 5 rows and, with mirrors, 10 columns.
+  // The mark in the corner appears in 5 rows and, with mirroring, 10 columns.
   EXPECT_EQ(places.size(), std::size_t{50});
   EXPECT_TRUE(mirrored && straight);
 }
@@ -342,7 +343,7 @@ TEST(Synthetic, HasTheShapeThatWasAskedFor) {
 }
 
 TEST(Synthetic, CanBeLearned) {
-  // The mean image of each class, found in training images, tells test images apart.
+  // The mean training image of each class distinguishes the test images.
   const auto data = open_data("synthetic", 1);
   const Batch train = data->train_batch(1, 0, 0, 1, 2000), test = data->test_batch(0, 500);
   const torch::Tensor hot = torch::one_hot(train.target, 10).to(torch::kFloat);

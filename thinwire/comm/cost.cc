@@ -43,8 +43,8 @@ struct Tree {
   }
 };
 
-// Binomial trees: the parent of a place is the place without its lowest set bit, or without its
-// highest.
+// Binomial trees: the parent of a place is the place without its lowest set bit, or
+// without its highest.
 unsigned without_lowest(unsigned place) { return place & (place - 1); }
 unsigned without_highest(unsigned place) { return place - std::bit_floor(place); }
 unsigned to_root(unsigned) { return 0; }

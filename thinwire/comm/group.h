@@ -107,8 +107,8 @@ class Group {
   virtual Pending barrier() = 0;
 };
 
-// Limits of an engine. A rank that does not take part within `timeout` causes an error that names
-// it.
+// Limits of an engine. A rank that does not take part within `timeout` causes an error
+// that names it.
 struct GroupOptions {
   std::chrono::milliseconds timeout{60'000};
   // The longest single message, for engines that have such a limit (MPI counts in int). Longer

@@ -35,9 +35,9 @@ struct Passage {
   }
 };
 
-// The link of one rank: passages in the order of issue. A gather's time on the link is known only
-// when its sizes are. So passages are settled strictly in order, each when its inner collective is
-// done.
+// The link of one rank: passages in the order of issue. A gather's time on the link is known
+// only when its sizes are. So passages are settled strictly in order, each when its inner
+// collective is done.
 class Queue {
  public:
   Queue(const Link& link, const LinkSchedule& schedule) : link_(link), schedule_(schedule) {}

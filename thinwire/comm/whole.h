@@ -1,7 +1,7 @@
-// whole.h: elements as integers, for a library whose own reductions differ from those of reduce.h:
-// a maximum that loses a NaN or treats -0 as 0, or a sum of i8 that wraps. On i32 every library
-// gives one answer: exactly the maximum of reduce.h, and the exact sum of i8, which is saturated
-// afterwards.
+// whole.h: elements as integers, for a library whose own reductions differ from those of
+// reduce.h: a maximum that loses a NaN or treats -0 as 0, or a sum of i8 that wraps. On i32
+// every library gives one answer: exactly the maximum of reduce.h, and the exact sum of i8,
+// which is saturated afterwards.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -11,8 +11,8 @@
 
 namespace thinwire {
 
-// True for the maximum of f32, f16 and bf16 and for the sum of i8. The rest may be left to the
-// library.
+// True for the maximum of f32, f16 and bf16 and for the sum of i8. The rest may be left
+// to the library.
 bool needs_whole(DType dtype, ReduceOp op);
 
 // Converts such a type: `from` has one element per number. Floats keep their order, with +0 above

@@ -76,8 +76,8 @@ class Tree {
   Messages messages_;
 };
 
-// In round k every rank hears from the rank 2^k before it. After the last round it has heard from
-// all.
+// In round k every rank hears from the rank 2^k before it. After the last round it has
+// heard from all.
 class Rounds {
  public:
   Rounds(World& world, const Job& job) : world_(world), sends_(world, job), receives_(world, job) {}

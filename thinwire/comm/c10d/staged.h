@@ -24,8 +24,8 @@ namespace thinwire::torch_engine {
 using MakeBackend =
     std::function<c10::intrusive_ptr<c10d::Backend>(const c10::intrusive_ptr<c10d::Store>& store)>;
 
-// The backend's tensors are on `device`. A group of one rank connects to nobody and makes no
-// backend.
+// The backend's tensors are on `device`. A group of one rank connects to nobody and
+// makes no backend.
 std::unique_ptr<Group> make_staged_group(const Rendezvous& at, const GroupOptions& options,
                                          c10::Device device, const std::string& name,
                                          const MakeBackend& make);

@@ -54,8 +54,8 @@ struct Lost {
   std::string text;  // c10d's error text
 };
 
-// Memory for messages in flight. Large blocks are reused, because fresh pages cost more than
-// copies.
+// Memory for messages in flight. Large blocks are reused, because fresh pages cost
+// more than copies.
 class Pool {
  public:
   using Block = std::vector<std::byte>;

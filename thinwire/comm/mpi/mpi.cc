@@ -80,9 +80,9 @@ class MpiWork final : public Pending::Work {
   MpiWork(std::shared_ptr<World> world, const Position& position, std::function<Cost()> cost)
       : world_(std::move(world)), position_(position), price_(std::move(cost)) {}
 
-  // MPI would go on writing to buffers that the caller may free after dropping a work without
-  // wait(), so end it first. While an exception unwinds, wait only as long as healthy ranks would
-  // need.
+  // MPI would go on writing to buffers that the caller may free after dropping a work
+  // without wait(), so end it first. While an exception unwinds, wait only as long as
+  // healthy ranks would need.
   ~MpiWork() override {
     if (finished_) return;
     const bool unwinding = std::uncaught_exceptions() > exceptions_;

@@ -19,9 +19,9 @@ MpiSession::MpiSession(int* argc, char*** argv) : exceptions_(std::uncaught_exce
   } else {
     MPI_Init_thread(argc, argv, MPI_THREAD_MULTIPLE, &level);
     owner_ = true;
-    // Open MPI reports errors of non-blocking collectives to the world's handler, not to that of
-    // their communicator. The default handler would end the job before we can say which rank is at
-    // fault.
+    // Open MPI reports errors of non-blocking collectives to the world's handler, not to that
+    // of their communicator. The default handler would end the job before we can say which rank
+    // is at fault.
     MPI_Comm_set_errhandler(MPI_COMM_WORLD, MPI_ERRORS_RETURN);
   }
   if (level >= MPI_THREAD_MULTIPLE) return;

@@ -20,9 +20,9 @@ constexpr int kRollCall = 1;  // tag on the control communicator
 constexpr DType kTypes[] = {DType::f32, DType::f16, DType::bf16, DType::i8, DType::i32};
 constexpr ReduceOp kOperations[] = {ReduceOp::sum, ReduceOp::max};
 
-// Our own arithmetic in place of MPI_SUM and MPI_MAX. reduce.h is commutative to the last bit,
-// including NaNs and zeros, so ranks agree whatever tree the MPI library picks. Counts are in
-// elements.
+// Our own arithmetic in place of MPI_SUM and MPI_MAX. reduce.h is commutative to the last
+// bit, including NaNs and zeros, so ranks agree whatever tree the MPI library picks. Counts
+// are in elements.
 template <DType dtype, ReduceOp op>
 void combine(void* from, void* into, int* count, MPI_Datatype*) {
   const std::size_t bytes = static_cast<std::size_t>(*count) * size_of(dtype);
