@@ -24,7 +24,7 @@ context = multiprocessing.get_context("forkserver")
 context.set_forkserver_preload(
     ["torch", "torch.distributed", "torch._dynamo", "thinwire", "pytest", "workers"]
 )
-# Objects that the server has loaded are not garbage. Searching them in a worker would copy them all.
+# Objects that the server has loaded are not garbage. Searching them in a worker would copy all.
 gc.freeze()
 
 
