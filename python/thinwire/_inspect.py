@@ -28,14 +28,14 @@ class SchemeFigures:
     scheme            the scheme with its options, as text
     payload_bytes     bytes that one worker writes per step
     ratio             bytes of float32 gradients / payload_bytes
-    error             part of the first gradient's norm that its message misses, after the best
+    error             part of the first gradient's norm that its message lacks, after the best
                       scaling
-    loses             what is not sent is lost for good, and more than rounding
+    loses             what is not sent is lost permanently, and it is more than rounding
     exchange_seconds  one exchange over the link, without overlap: bytes, latency, and encoding and
                       decoding on this machine
     step_seconds      exchange_seconds and one forward and backward on this machine
-    gradient_seconds  time of exchanges until a whole gradient's energy has travelled; infinite for
-                      a scheme that loses
+    gradient_seconds  time of exchanges until a whole gradient's energy has been sent; infinite
+                      for a scheme that loses
     """
 
     scheme: str

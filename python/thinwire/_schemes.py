@@ -125,8 +125,7 @@ def scheme_for_delay(scheme: str, options: Mapping[str, Any]) -> str:
         return text
     if float(options_of(text).get("momentum", 0)) != 0:
         raise ValueError(f"scheme '{text}' says momentum={options_of(text)['momentum']}, but with "
-                         "delay= updates travel that have the optimizer's momentum already; leave "
-                         "it out")
+                         "delay= updates already include the optimizer's momentum; leave it out")
     return str(_native.config(text_of(text, {"momentum": 0})))
 
 

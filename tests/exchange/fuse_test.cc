@@ -50,7 +50,7 @@ TEST(Fuse, CollectivesFallAsExpected) {
   EXPECT_EQ(collectives("dense", 10, 100, 1000), 4u);  // 3 + 3 + 3 + 1
   EXPECT_EQ(collectives("dense", 10, 100, 1 << 20), 1u);
   EXPECT_EQ(collectives("fp16", 10, 100, 1000), 2u);
-  EXPECT_EQ(collectives("dgc", 10, 100, 1 << 20), 10u);  // gathers travel alone
+  EXPECT_EQ(collectives("dgc", 10, 100, 1 << 20), 10u);  // gathers are sent alone
 }
 
 // Rounds fuse separately: all norms in one collective, all chunks in another.

@@ -1,4 +1,4 @@
-"""running.py: `thinwire train` as a process: run to its end, refused, failed, or under way.
+"""running.py: `thinwire train` as a process: finished, rejected, failed, or running.
 SPDX-License-Identifier: Apache-2.0
 """
 import json, os, re, signal, subprocess, sys, tempfile, time
