@@ -104,7 +104,8 @@ class Training {
     double saved = mine;
     visitor.number("training/" + name, saved, thinwire::Share::replicated);
     if (saved != mine) {
-      thinwire::fail("--resume: the saved run has --", name, " ", saved, ", but this one ", mine);
+      thinwire::fail("--resume: the saved run has --", name, " ", saved, ", but this one has ",
+                     mine);
     }
   }
 

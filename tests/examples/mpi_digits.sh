@@ -78,7 +78,8 @@ case_refuses() {
   expect "take one scheme" --steps 2 --scheme dense dgc --save "$scratch/state"
   expect "cannot open state file" --steps 2 --scheme dense --resume "$scratch/nowhere"
   alone --steps 4 --stop 2 --scheme dense --save "$scratch/state" >/dev/null
-  expect "has --seed 1, this one 2" --steps 4 --scheme dense --resume "$scratch/state" --seed 2
+  expect "has --seed 1, but this one has 2" --steps 4 --scheme dense --seed 2 \
+    --resume "$scratch/state"
   data="$scratch/nowhere.csv" expect "cannot open '$scratch/nowhere.csv'"
   head -c 100000 "$data" >"$scratch/short.csv"
   data="$scratch/short.csv" expect "truncated"
