@@ -3,7 +3,8 @@ SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
 MAKEFLAGS += --no-builtin-rules --no-print-directory
 JOBS ?= $(shell nproc)
-# Many tests wait for time limits and for each other: more of them at a time than there are cores.
+# Many tests wait for time limits and for each other, so run more of them at a time than
+# there are cores.
 TEST_JOBS ?= $(shell expr 2 '*' $(JOBS))
 SOURCES = $(shell git ls-files '*.cc' '*.h' '*.cu' '*.cuh')
 
@@ -30,8 +31,8 @@ help:
 	@echo "make setup    what all of these do first: packages (as root), .venv, data"
 	@echo "make clean    remove build/"
 
-# System packages (when root); a virtual environment and the digits data, which need Python alone,
-# so that both may go on at a time. Each runs again when its script changes.
+# System packages (as root), then a virtual environment and the digits data, which need only Python,
+# so both can run at the same time. Each runs again when its script changes.
 build/.python: scripts/setup
 	@scripts/setup python
 	@mkdir -p build && touch $@
@@ -60,17 +61,17 @@ configure-asan configure-tsan: configure-%: packages
 configure-%: setup
 	$(CONFIGURE)
 
-# What failed runs once more, alone: a test that fails only beside others shows itself. It has
-# failed all the same, and what it said the first time ends the log.
+# Runs failed tests once more, alone, to show which ones fail only beside others. They still count
+# as failed, and their first output ends the log.
 FAILED_AGAIN = { log=build/$(or $*,release)/Testing/Temporary/LastTest.log; mv $$log $$log.first; \
   ctest --preset $(or $*,release) --rerun-failed || :; \
   echo "What the failed tests said at first:"; \
   awk '/ Testing: /{block = ""} {block = block $$0 "\n"} /^Test Failed/{printf "%s", block}' \
     $$log.first | tail -n 80; exit 1; }
 
-# Several parts at a time: to install torch leaves a core idle, and so do tests that wait for time
-# limits and for each other. The longest parts start first. Each part's output comes as a whole,
-# when it has ended.
+# Runs several parts at a time: installing torch leaves a core idle, and so do tests that wait for
+# time limits and for each other. The longest parts start first. The output of each part is printed
+# as a whole when it ends.
 test:
 	@$(MAKE) --jobs 2 --output-sync=recurse environment build-asan build-tsan
 	@$(MAKE) build-release
@@ -114,12 +115,12 @@ bench: command
 fuzz: build-asan
 	fuzz/run.sh
 
-# SEED chooses the mutants, COUNT how many per folder. Survivors are listed at the end.
+# SEED selects the mutants, COUNT sets their number per folder. Survivors are listed at the end.
 mutate: setup
 	scripts/mutate --seed $(or $(SEED),1) --count $(or $(COUNT),40) --jobs $(JOBS)
 
-# The demo installs and builds only what it needs, in build/demo; in a tree that has a release build
-# it takes the command from there.
+# The demo installs and builds only what it needs, in build/demo. If the tree has a release build,
+# the demo uses that command.
 build/.demo-packages: build/.python
 	@scripts/setup packages demo
 	@touch $@
@@ -144,7 +145,7 @@ demo:
 	  --model mlp --data digits --workers 4 --steps 600 --lr 0.2 --schedule cosine --link 100mbit,1ms \
 	  --report-every 15 --report build/demo.html --json build/demo.json
 
-# MkDocs alone is needed, not torch. The figures are drawn anew from their tables.
+# Needs only MkDocs, not torch. Redraws the figures from their tables.
 docs: build/.python
 	@[ -x .venv/bin/pip ] || /usr/bin/python3 -m venv .venv
 	@.venv/bin/pip install -q --disable-pip-version-check -r docs/requirements.txt 2>&1 | \
@@ -159,7 +160,7 @@ format: setup
 
 lint: setup
 	JOBS=$(JOBS) scripts/lint
-# clang-tidy takes up to a minute a file: in CI, for what the last commit changed.
+# clang-tidy takes up to a minute per file, so CI checks only what the last commit changed.
 run-lint:
 	JOBS=$(JOBS) scripts/lint $(if $(CI),changed,format)
 

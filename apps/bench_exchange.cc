@@ -57,7 +57,7 @@ std::vector<Bucket> make_buckets(const Plan& plan) {
   return buckets;
 }
 
-// One rank: its gradient as a whole, and the part of it that each bucket is.
+// One rank: its whole gradient, and the range of it that belongs to each bucket.
 class Worker {
  public:
   Worker(const Plan& plan, Group& group, Group& plain)
@@ -68,7 +68,7 @@ class Worker {
         source_(plan.elements, 100 + static_cast<std::uint64_t>(group.rank())),
         gradient_(plan.elements) {}
 
-  // Both leave with the others, so that nobody's waiting counts as work.
+  // All ranks start each of these together, so that waiting for others does not count as work.
   double exchange_step() {
     return timed(group_, [this] {
       std::size_t at = 0;
@@ -119,7 +119,7 @@ class Worker {
   std::uint64_t steps_ = 0;
 };
 
-// What the ranks saw; a step is as long as it was on the slowest rank.
+// The ranks' samples. A step takes as long as it did on the slowest rank.
 struct Samples {
   explicit Samples(const Plan& plan)
       : work(plan.steps * static_cast<std::size_t>(plan.ranks)), floor(work.size()) {}
@@ -147,8 +147,8 @@ Samples collect(const Plan& plan) {
   const Groups groups = make_groups(plan), plain = make_groups(plan);
   Samples samples(plan);
   samples.engine = groups[0]->name();
-  // run_local brings the threads; the groups are ours, since the link must be around them, and the
-  // floor may not use the group of an exchange.
+  // run_local provides the threads. The groups are our own, because the link must wrap them, and
+  // because the floor must not use an exchange's group.
   run_local(plan.ranks, [&](Group& group) {
     const auto rank = static_cast<std::size_t>(group.rank());
     Worker worker(plan, *groups[rank], *plain[rank]);
@@ -157,7 +157,7 @@ Samples collect(const Plan& plan) {
   return samples;
 }
 
-// The slowest rank of each step.
+// The time of the slowest rank in each step.
 std::vector<double> slowest(const std::vector<double>& samples, std::size_t ranks) {
   std::vector<double> result;
   for (std::size_t at = 0; at < samples.size(); at += ranks) {
@@ -233,7 +233,7 @@ bool fits(const ExchangeKind& exchange, const Config& scheme) {
   return true;
 }
 
-// By default all that can travel so.
+// By default, all schemes that this kind of exchange supports.
 std::vector<Config> schemes_of(const std::string& text, const ExchangeKind& exchange) {
   if (!text.empty()) return parse_schemes(text);
   std::vector<Config> all;
@@ -303,15 +303,15 @@ void add_bench_exchange(CLI::App& parent) {
   const auto settings = std::make_shared<Settings>();
   CLI::App* verb = add_verb(
       parent, "exchange",
-      "Whole steps among ranks that are threads of this process, scheme by scheme,\n"
-      "against a plain all-reduce; with --link over an emulated network",
+      "Measure whole steps of each scheme among ranks (threads of this process) against a\n"
+      "plain all-reduce; --link emulates a network",
       "thinwire bench exchange --ranks 2,4 --schemes dense,dgc:density=0.01 --link 100mbit,1ms",
       settings->json);
   add_counts(*verb, "--ranks", settings->ranks, "Numbers of ranks");
   add_counts(*verb, "--elements", settings->elements, "Elements of the model")
       ->expected(1)
       ->type_name("N");
-  add_counts(*verb, "--buckets", settings->buckets, "Buckets that it is cut into")
+  add_counts(*verb, "--buckets", settings->buckets, "Buckets of the model")
       ->expected(1)
       ->type_name("N");
   add_counts(*verb, "--steps", settings->steps, "Steps to measure")->expected(1)->type_name("N");

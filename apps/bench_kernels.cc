@@ -1,5 +1,5 @@
-// bench_kernels.cc: `thinwire bench kernels`: the passes over a bucket against the memory traffic
-// that they cannot avoid.
+// bench_kernels.cc: `thinwire bench kernels`: compares the passes over a bucket with the memory
+// traffic that they cannot avoid.
 // SPDX-License-Identifier: Apache-2.0
 #include <algorithm>
 #include <memory>
@@ -33,13 +33,13 @@ struct Settings {
   std::string json;
 };
 
-// One kernel at one size, with its arrays: they live as long as the functions.
+// One kernel at one size, with its arrays, which live as long as the functions.
 struct Case {
-  std::string floor;  // what it is, in words
-  double bytes = 0;   // of memory traffic per element, at least
+  std::string floor;  // what the floor does, in words
+  double bytes = 0;   // least memory traffic per element
   int warmup = 3;     // pairs
   std::function<void()> work, base;
-  std::function<void(Row&)> more = [](Row&) {};  // adds what only this kernel has to say
+  std::function<void(Row&)> more = [](Row&) {};  // adds columns that only this kernel has
 };
 
 std::vector<float> heavy_tailed_array(std::size_t elements) {
@@ -48,7 +48,7 @@ std::vector<float> heavy_tailed_array(std::size_t elements) {
   return {values.begin(), values.end()};
 }
 
-// The step as the compressors of topk and dgc take it, at a settled threshold.
+// The step as the compressors of topk and dgc run it, at a settled threshold.
 struct DgcRun {
   DgcRun(std::size_t elements, Accumulate accumulate)
       : gradients(elements, seed),
@@ -72,12 +72,12 @@ struct DgcRun {
   std::size_t picked = 0;
 };
 
-// The threshold needs some steps until u and v are as large as they stay.
+// The threshold needs some steps until u and v reach their final size.
 constexpr int settling = 20;
 
-// The floor runs over the arrays of the step itself, and so smooths u and v a little between steps.
-// The threshold settles with that as it does with anything; `survivors` in the row shows that as
-// many pass as should.
+// The floor runs over the arrays of the step itself, so it smooths u and v a little between steps.
+// The threshold adapts to that, as it does to anything; `survivors` in the row shows that the right
+// number pass.
 Case dgc_case(std::size_t elements, Accumulate accumulate) {
   const auto run = std::make_shared<DgcRun>(elements, accumulate);
   const auto floor = [run] {
@@ -99,8 +99,8 @@ Case dgc_case(std::size_t elements, Accumulate accumulate) {
 Case dgc(std::size_t elements) { return dgc_case(elements, Accumulate::momentum); }
 Case dgc_nesterov(std::size_t elements) { return dgc_case(elements, Accumulate::nesterov); }
 
-// A copy by plain stores reads the lines that it will overwrite, so it moves exactly the bytes of
-// v = v + g. It leaves g in v: one more gradient of which the largest go.
+// A copy by plain stores reads the lines that it overwrites, so it moves exactly the bytes of v = v
+// + g. It leaves g in v, which is one more gradient whose largest elements are sent.
 Case topk(std::size_t elements) {
   const auto run = std::make_shared<DgcRun>(elements, Accumulate::residual);
   const auto floor = [run] {
@@ -118,9 +118,9 @@ Case topk(std::size_t elements) {
           .more = [run](Row& row) { run->add_survivors(row); }};
 }
 
-// The floor of passes that write other bytes than they read. A copy of m floats by plain stores
-// moves 12m bytes: read, lines fetched to be written, write. So m is chosen such that it moves what
-// the pass must move, counted the same way.
+// The floor of passes that write a different number of bytes than they read. A copy of m floats by
+// plain stores moves 12m bytes: the read, the fetch of the lines to be written, and the write. So m
+// is chosen such that the copy moves as many bytes as the pass must, counted in the same way.
 struct CopyFloor {
   CopyFloor(std::size_t elements, std::size_t bytes_per_element)
       : to(elements * bytes_per_element / 12) {}
@@ -133,7 +133,8 @@ struct CopyFloor {
   std::vector<float> to;
 };
 
-// No stream kernel writes all that it reads, so this floor writes a third less than the pass must.
+// No stream kernel writes everything that it reads, so this floor writes a third less than
+// the pass must.
 Case scale(std::size_t elements) {
   const auto x = std::make_shared<std::vector<float>>(heavy_tailed_array(elements));
   return {.floor = "stream: read x, write two thirds of it",
@@ -141,7 +142,7 @@ Case scale(std::size_t elements) {
           .work =
               [x] {
                 for_shares(x->size(), [&](std::size_t first, std::size_t count) {
-                  scale_finite(x->data() + first, count, -1.0f);  // any other factor would fade
+                  scale_finite(x->data() + first, count, -1.0f);  // any other factor would decay
                 });
               },
           .base =
@@ -235,7 +236,7 @@ Case sgd(std::size_t elements) {
           .base = [=] { each(stream_read3_write2); }};
 }
 
-// What the wire adds to a step: the frame of its survivors, written and read once.
+// What the wire adds to a step: writing and reading the frame of its survivors once.
 Case wire_case(std::size_t elements, ValueCoder coder) {
   struct Run {
     Run(std::size_t elements, ValueCoder coder) : dgc(elements, Accumulate::momentum) {
@@ -320,8 +321,8 @@ Row run_case(const std::string& name, std::size_t elements, const Case& that, do
   return row;
 }
 
-// How much faster than with one thread: the kernel, and beside it the floor, which shows what the
-// memory of the machine allows.
+// The speed-up over one thread, of the kernel and of the floor. The floor's shows what the
+// machine's memory allows.
 void add_speedup(Row& row, const Row& single) {
   row["speedup"] = single["seconds"].get<double>() / row["seconds"].get<double>();
   row["floor_speedup"] = single["floor_seconds"].get<double>() / row["floor_seconds"].get<double>();
@@ -385,7 +386,7 @@ void add_bench_kernels(CLI::App& parent) {
   const auto settings = std::make_shared<Settings>();
   CLI::App* verb = add_verb(
       parent, "kernels",
-      "The passes over a bucket (DGC step, top-k, casts, norm, optimizer, coding) against\n"
+      "Measure the passes over a bucket (DGC step, top-k, casts, norm, optimizer, coding) against\n"
       "the memory traffic that they cannot avoid, measured in the same run",
       "thinwire bench kernels --elements 1e6,1e7 --threads 1,2 --only dgc", settings->json);
   add_counts(*verb, "--elements", settings->elements,
@@ -395,7 +396,7 @@ void add_bench_kernels(CLI::App& parent) {
       ->capture_default_str()
       ->type_name("S")
       ->check(number_in(0, 3600));
-  verb->add_option("--only", settings->only, "Part of a name: measure only kernels that have it")
+  verb->add_option("--only", settings->only, "Measure only kernels whose name contains this")
       ->type_name("NAME");
   verb->callback([settings] { run(*settings); });
 }

@@ -1,5 +1,5 @@
-// bench_schemes.cc: `thinwire bench schemes`: every scheme's encoding and decoding of one bucket
-// against a plain loop that moves the bytes which the scheme cannot avoid moving.
+// bench_schemes.cc: `thinwire bench schemes`: compares every scheme's encoding and decoding of one
+// bucket with a plain loop that moves the bytes which the scheme cannot avoid moving.
 // SPDX-License-Identifier: Apache-2.0
 #include <cmath>
 #include <memory>
@@ -19,8 +19,8 @@ namespace {
 
 constexpr std::uint64_t seed = 1;
 constexpr std::size_t layer_rows = 1000, layer_columns = 1000;
-constexpr std::size_t shift = 16, shifts = 64;  // floats: a cache line, and how many of them
-constexpr int settling = 20;                    // steps until thresholds and residuals stay
+constexpr std::size_t shift = 16, shifts = 64;  // in floats: a cache line, and the number of shifts
+constexpr int settling = 20;                    // steps until thresholds and residuals settle
 
 struct Settings {
   std::vector<std::size_t> elements = {1'000'000, 10'000'000};
@@ -31,7 +31,7 @@ struct Settings {
   std::string json;
 };
 
-// Layers of a thousand by a thousand, and one without shape for what is left.
+// Layers of a thousand by a thousand, and one shapeless layer for the remaining elements.
 Bucket make_bucket(std::size_t elements) {
   Bucket bucket;
   for (std::size_t at = 0; at < elements;) {
@@ -47,7 +47,7 @@ Bucket make_bucket(std::size_t elements) {
   return bucket;
 }
 
-// A compressor, its gradients and what would travel. The other ranks' bytes are our own again.
+// A compressor, its gradients and its messages. The other ranks' bytes are copies of our own.
 class Run {
  public:
   Run(const Config& config, std::size_t elements, std::size_t ranks)
@@ -59,7 +59,7 @@ class Run {
     for (std::size_t i = 0; i < pool_.size(); ++i) pool_[i] = heavy_tailed(seed, i);
   }
 
-  // All rounds up to the last encoding: what lies between them belongs to it.
+  // All rounds up to the last encoding, including the work between them.
   void encode() {
     const int last = compressor_->rounds() - 1;
     ++step_;
@@ -72,7 +72,8 @@ class Run {
 
   void decode() { decode_round(compressor_->rounds() - 1); }
 
-  // What one rank sent in the last step, and what the last round must read and write to decode.
+  // The bytes that one rank sent in the last step, and the bytes that the last round must read and
+  // write to decode.
   std::size_t bytes() const { return bytes_; }
   std::size_t decoded_bytes() const { return inbox_.data.size() + average_.size() * sizeof(float); }
 
@@ -98,7 +99,8 @@ class Run {
   }
 
   void decode_round(int round) {
-    // The copies of the other ranks are made once: not every decoding is timed behind an encoding.
+    // The copies for the other ranks are made once, because not every timed decoding
+    // follows an encoding.
     for (std::size_t rank = 1; spread_ > 0 && rank < ranks_; ++rank)
       std::copy_n(slots_.data(), sizes_[0], slots_.data() + rank * spread_);
     spread_ = 0;
@@ -114,14 +116,15 @@ class Run {
   std::vector<std::byte> slots_;
   std::vector<std::size_t> sizes_;
   Inbox inbox_;
-  std::size_t spread_ = 0;  // bytes of a slot whose copies are still to be made
+  std::size_t spread_ = 0;  // bytes of a slot that are still to be copied
   std::size_t bytes_ = 0;
   std::uint64_t step_ = 0;
 };
 
-// Moves `bytes` over `elements`: reads an array of that many floats as far as the bytes go, the
-// rest by a loop that reads three arrays and writes two of them, 20 bytes per element. Nothing is
-// fetched only to be overwritten, and about as much memory is touched as by the work.
+// Moves `bytes` over `elements` floats: reads an array of that many floats as far as the bytes go,
+// and moves the rest by a loop that reads three arrays and writes two of them, 20 bytes per
+// element. No line is fetched only to be overwritten, and the loop touches about as much memory as
+// the work does.
 class Floor {
  public:
   Floor(double bytes, std::size_t elements)
@@ -224,8 +227,8 @@ void add_bench_schemes(CLI::App& parent) {
   const auto settings = std::make_shared<Settings>();
   CLI::App* verb = add_verb(
       parent, "schemes",
-      "Every scheme's encoding and decoding of one bucket against a plain loop that moves the\n"
-      "bytes which the scheme cannot avoid moving, measured in the same run",
+      "Measure how every scheme encodes and decodes one bucket, against a plain loop that moves\n"
+      "the bytes which the scheme cannot avoid moving, in the same run",
       "thinwire bench schemes --elements 1e7 --only qsgd", settings->json);
   add_counts(*verb, "--elements", settings->elements, "Sizes of the bucket");
   verb->add_option("--ranks", settings->ranks, "Payloads that a decoder adds, 1 to 127")
@@ -236,7 +239,7 @@ void add_bench_schemes(CLI::App& parent) {
       ->capture_default_str()
       ->type_name("S")
       ->check(number_in(0, 3600));
-  verb->add_option("--only", settings->only, "Part of a name: measure only schemes that have it")
+  verb->add_option("--only", settings->only, "Measure only schemes whose name contains this")
       ->type_name("NAME");
   verb->add_option("--schemes", settings->schemes, "Schemes to measure, with options; default all")
       ->type_name("LIST");

@@ -1,5 +1,5 @@
-// bench_wire.cc: `thinwire bench wire`: how many bits the coders spend, against the entropy of the
-// support, and how long they take, against a copy of the frame.
+// bench_wire.cc: `thinwire bench wire`: compares the bits that the coders spend with the entropy of
+// the support, and their time with a copy of the frame.
 // SPDX-License-Identifier: Apache-2.0
 #include <cmath>
 #include <cstring>
@@ -29,7 +29,7 @@ struct Settings {
   std::string json;
 };
 
-// What is coded: indices of a bucket, and values for them.
+// The input of a coder: indices of a bucket, and a value for each.
 struct Input {
   std::string source;  // "uniform" or the file's name
   std::uint32_t elements = 0;
@@ -45,7 +45,7 @@ struct Input {
             {"survivors", indices.size()}};
   }
 
-  // Bits per index that no coder of arbitrary supports can go below on average: log2 C(n, k) / k.
+  // No coder of arbitrary supports can average fewer bits per index: log2 C(n, k) / k.
   double bound_bits() const {
     const auto n = static_cast<double>(elements), k = static_cast<double>(indices.size());
     const double nats = std::lgamma(n + 1) - std::lgamma(k + 1) - std::lgamma(n - k + 1);
@@ -75,7 +75,7 @@ std::vector<T> read_array(const std::string& path) {
   return values;
 }
 
-// What is wrong with the words n, k, indices of a support file, or nothing.
+// What is wrong with the words n, k, indices of a support file; empty if nothing is.
 std::string fault_of(const std::vector<std::uint32_t>& words) {
   if (words.size() < 3) return "expected elements, survivors and at least one index";
   if (words.size() - 2 != words[1]) {
@@ -91,7 +91,7 @@ std::string fault_of(const std::vector<std::uint32_t>& words) {
   return "";
 }
 
-// Real values lie beside a real support, in the file with the same stem.
+// A real support has its real values beside it, in the file with the same stem.
 std::vector<float> values_beside(const std::string& path, std::size_t count) {
   const std::string twin = std::filesystem::path(path).replace_extension(".f32").string();
   if (twin == path || !std::filesystem::exists(twin)) return survivor_values(count, seed + 1);
@@ -108,7 +108,7 @@ std::vector<float> values_beside(const std::string& path, std::size_t count) {
 Input file_input(const std::string& path) {
   std::vector<std::uint32_t> words = read_array<std::uint32_t>(path);
   const std::string fault = fault_of(words);
-  if (!fault.empty()) throw BadInput("'" + path + "' is no support dump: " + fault);
+  if (!fault.empty()) throw BadInput("'" + path + "' is not a support dump: " + fault);
   Input input{std::filesystem::path(path).filename().string(), words[0], {}, {}};
   input.indices.assign(words.begin() + 2, words.end());
   input.values = values_beside(path, input.indices.size());
@@ -126,10 +126,11 @@ struct Coding {
     copy.resize(frame.size());
     encode();
     decode();
-    if (back.indices != input.indices) throw std::runtime_error("bench wire: wrong indices back");
+    if (back.indices != input.indices)
+      throw std::runtime_error("bench wire: decoded indices are wrong");
   }
 
-  // Values that were rounded once round to themselves: repeats need no fresh ones.
+  // Values that were rounded once round to themselves, so repeats need no fresh ones.
   void encode() { bytes = encode_sparse(header, input.indices, values, choice, frame); }
 
   void decode() {
@@ -238,14 +239,14 @@ std::vector<Column> columns_with(std::vector<Column> more) {
 }
 
 void print(const Results& results) {
-  std::cout << "Indices (chunk headers counted)\n";
+  std::cout << "Indices (chunk headers included)\n";
   print_table(std::cout,
               columns_with({{"chunks", "chunks", Show::count},
                             {"bits_per_index", "bits/index", Show::number},
                             {"bound_bits", "bound", Show::number},
                             {"ratio", "ratio", Show::number}}),
               results.indices);
-  std::cout << "\nFrames (everything counted)\n";
+  std::cout << "\nFrames (all bytes included)\n";
   print_table(std::cout,
               columns_with({{"bits_per_survivor", "bits/survivor", Show::number},
                             {"bound_bits", "bound", Show::number},
@@ -296,10 +297,11 @@ void run(const Settings& settings) {
 void add_bench_wire(CLI::App& parent) {
   using namespace bench_wire_verb;
   const auto settings = std::make_shared<Settings>();
-  CLI::App* verb = add_verb(parent, "wire",
-                            "Bits and time of the index and value coders, against the entropy of\n"
-                            "the support and a copy of the frame",
-                            "thinwire bench wire --elements 1e7 --density 0.001", settings->json);
+  CLI::App* verb =
+      add_verb(parent, "wire",
+               "Measure bits and time of the index and value coders, against the entropy of\n"
+               "the support and a copy of the frame",
+               "thinwire bench wire --elements 1e7 --density 0.001", settings->json);
   add_counts(*verb, "--elements", settings->elements, "Sizes of the bucket");
   verb->add_option("--density", settings->densities, "Fractions of the elements that survive")
       ->capture_default_str()

@@ -1,4 +1,4 @@
-// chart_axis.cc: where ticks lie and how values look.
+// chart_axis.cc: positions of ticks and the text of values.
 // SPDX-License-Identifier: Apache-2.0
 #include "apps/chart_axis.h"
 
@@ -36,7 +36,7 @@ std::vector<double> linear_ticks(double low, double high, int wanted) {
     if (factor * ten >= rough * 0.75) step = factor * ten;
   }
   std::vector<double> ticks;
-  // Products, not sums: 0.1 added ten times is not 1.
+  // Multiplies instead of adding: 0.1 added ten times is not 1.
   for (double i = std::ceil(low / step - 1e-9); i * step <= high + 1e-9 * step; ++i) {
     ticks.push_back(i * step + 0.0);  // no "-0"
   }

@@ -12,12 +12,12 @@
 namespace thinwire::apps {
 namespace {
 
-// The drawing in its own units; a page shows it at about this size, so text keeps its size, too.
+// The drawing in its own units. A page shows it at about this size, so text keeps its size too.
 constexpr double width = 360, height = 280;
 constexpr double left = 60, right = 348, top = 12, bottom = 230;
 
-constexpr double log_from = 20;            // a span of this and more asks for a logarithmic y axis
-constexpr std::size_t smooth_from = 40;    // points; fewer are their own best picture
+constexpr double log_from = 20;            // a span of at least this needs a logarithmic y axis
+constexpr std::size_t smooth_from = 40;    // points; shorter lines are drawn as they are
 constexpr std::size_t most_tooltips = 80;  // per line
 
 std::string at(double value) { return printed("%.1f", value); }
@@ -28,7 +28,7 @@ std::string attribute(const std::string& name, const std::string& value) {
 
 struct Scale {
   double low = 0, high = 1;  // values
-  double from = 0, to = 1;   // where they lie in the drawing
+  double from = 0, to = 1;   // their positions in the drawing
   bool log = false;
 
   double operator()(double value) const {
@@ -52,8 +52,8 @@ bool drawable(const Point& point, bool x_log) {
 }
 
 // A mean over the neighbours on both sides, so that the smooth line does not lag behind. At the
-// start, where losses fall steeply, the window shrinks with what is there; at the end it keeps its
-// left half, or the last value would be as noisy as a single point.
+// start, where losses fall steeply, the window shrinks to the points that exist. At the end it
+// keeps its left half; otherwise the last value would be as noisy as a single point.
 std::vector<Point> smoothed(const std::vector<Point>& points) {
   const std::size_t count = points.size();
   const std::size_t reach = count < smooth_from ? 0 : std::max<std::size_t>(2, count / 40);
@@ -95,7 +95,7 @@ std::string text(double x, double y, const char* anchor, const std::string& word
          attribute("text-anchor", anchor) + more + ">" + escaped_markup(words) + "</text>\n";
 }
 
-// One chart while it is drawn.
+// One chart while it is being drawn.
 class Drawing {
  public:
   explicit Drawing(const Chart& chart) : chart_(chart) {
@@ -112,7 +112,7 @@ class Drawing {
     if (empty_)
       return svg + ">\n" + text(width / 2, height / 2, "middle", "no values") + "</svg>\n";
     svg += scales() + ">\n" + x_axis() + y_axis();
-    // In passes: no faint line may lie over a strong one.
+    // Draws in passes, so that no faint line lies over a strong one.
     const auto each = [&](auto draw) {
       for (std::size_t i = 0; i < smooth_.size(); ++i) svg += (this->*draw)(i);
     };
@@ -153,7 +153,7 @@ class Drawing {
     y_.high = y.high * 1.15;
   }
 
-  // From zero where that wastes little.
+  // Starts at zero if that wastes little space.
   void fit_linear(const Range& y) {
     const double spare = y.high > y.low ? 0.06 * (y.high - y.low) : 0.5 * std::abs(y.high) + 0.1;
     y_.low = y.low >= 0 && y.low < 0.4 * y.high ? 0 : y.low - spare;
@@ -166,7 +166,7 @@ class Drawing {
     std::string svg;
     for (const double tick : ticks) {
       svg += line("grid", x_(tick), top, x_(tick), bottom);
-      // A label at the very edge would leave the drawing.
+      // A label at the very edge would extend beyond the drawing.
       const char* anchor = x_(tick) > right - 8 ? "end" : "middle";
       svg += text(x_(tick), bottom + 17, anchor, unit_text(tick, chart_.x_unit));
     }
@@ -190,7 +190,7 @@ class Drawing {
                 " class=\"title\" transform=\"translate(11 " + at(middle) + ") rotate(-90)\"");
   }
 
-  // What the script needs to turn places into values.
+  // What the script needs to convert positions into values.
   std::string scales() const {
     const auto number = [](double value) { return printed("%.9g", value); };
     return attribute("data-x", number(x_.low) + " " + number(x_.high) + (x_.log ? " log" : "")) +
@@ -201,13 +201,13 @@ class Drawing {
            attribute("tabindex", "0");
   }
 
-  // `kind` is the class; all parts of one series share its colour.
+  // `kind` is the class. All parts of one series share its colour.
   std::string stroke(const char* kind, std::size_t index) const {
     const std::size_t colour = chart_.series[index].colour % series_colours;
     return attribute("class", std::string(kind) + " s" + std::to_string(colour));
   }
 
-  // Along the upper edge and back along the lower; nothing where there is one seed.
+  // Along the upper edge and back along the lower. Empty with one seed.
   std::string band(std::size_t index) const {
     std::vector<Point> upper, lower;
     for (const Point& point : smooth_[index]) {
@@ -223,7 +223,7 @@ class Drawing {
            "/>\n";
   }
 
-  // Noise may leave the plot, whose size the smooth lines decide.
+  // Noise may exceed the plot, whose size follows from the smooth lines.
   std::string raw(std::size_t index) const {
     std::vector<Point> points = chart_.series[index].points;
     if (points.size() < smooth_from) return "";
@@ -233,7 +233,7 @@ class Drawing {
     return "<path" + stroke("raw", index) + attribute("d", path(points, x_, y_, x_.log)) + "/>\n";
   }
 
-  // The last point of a line; none where nothing of it is drawn.
+  // The last point of a line, or null if no part of it is drawn.
   const Point* end_of_line(std::size_t index) const {
     const std::vector<Point>& points = smooth_[index];
     const auto end = std::find_if(points.rbegin(), points.rend(),
@@ -270,7 +270,7 @@ class Drawing {
                           value_text(point.y));
   }
 
-  // Where the cross meets the line; the script puts it there.
+  // The dot where the cross meets the line. The script positions it.
   std::string dot(std::size_t index) const {
     return "<circle r=\"4\"" + stroke("dot", index) + "/>";
   }
@@ -327,7 +327,7 @@ std::string escaped_markup(const std::string& text) {
 std::string line_chart(const Chart& chart) { return Drawing(chart).str(); }
 
 std::string marker(std::size_t index, double x, double y) {
-  // Around the origin, of about equal area.
+  // Centred on the origin, of about equal area.
   constexpr std::array<const char*, 4> shapes = {
       "M-4 0a4 4 0 1 0 8 0a4 4 0 1 0 -8 0z",
       "M-3.6 -3.6h7.2v7.2h-7.2z",

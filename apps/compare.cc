@@ -29,13 +29,14 @@ struct Settings {
   std::string report = usual_report;
   std::string json;
   int seeds = 1;
-  std::string trainer;  // a program instead of our own `train`, for tests
-  Words passed;         // flags of train
+  std::string trainer;  // a program that replaces our own `train`, for tests
+  Words passed;         // flags for train
 };
 
 // ---- what to run ----
 
-// What only one run can have: the next would overwrite it, or go on from the wrong state.
+// Flags that make sense for a single run only: the next run would overwrite the file, or resume
+// from the wrong state.
 void check_passed(const Settings& settings) {
   for (const char* flag : {"--scheme", "--save", "--save-every", "--resume", "--trace"}) {
     const bool scheme = std::string(flag) == "--scheme";
@@ -57,7 +58,7 @@ std::vector<Plan> plans_of(const Settings& settings) {
                  "; see thinwire compare --help");
 }
 
-// ---- what is kept of it ----
+// ---- what is recorded ----
 
 std::string date_text() {
   const std::time_t now = std::time(nullptr);
@@ -67,7 +68,7 @@ std::string date_text() {
   return {text, std::strftime(text, sizeof text, "%Y-%m-%d %H:%M UTC", &utc)};
 }
 
-// As a shell would take it.
+// Quoted for a shell.
 std::string quoted(const std::string& word) {
   constexpr const char* plain =
       "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-_=:,./+%@";
@@ -87,7 +88,7 @@ std::string command_text(const Settings& settings) {
   return text;
 }
 
-// Without its runs.
+// The document without its runs.
 Row begun(const Settings& settings) {
   Row comparison = about_machine();
   comparison["command"] = command_text(settings);
@@ -171,7 +172,7 @@ void show(const Settings& settings, const Row& comparison) {
   write_page(settings.report, report_html(comparison));
 }
 
-// However it ends, the runs that have ended are shown.
+// However this ends, the completed runs are shown.
 void train_and_show(const Settings& settings) {
   check_passed(settings);
   const std::vector<Plan> plans = plans_of(settings);
@@ -199,27 +200,27 @@ void run(const Settings& settings) {
   settings.from.empty() ? train_and_show(settings) : show(settings, kept(settings));
 }
 
-// Where the runs come from; one of these at a time.
+// Where the runs come from. One source at a time.
 void describe_sources(CLI::App& verb, Settings& settings) {
   const std::vector<CLI::Option*> sources = {
       verb.add_option("--schemes", settings.schemes,
-                      "Schemes to train with, one run each; all takes every one")
+                      "Schemes to train with, one run each; `all` stands for every scheme")
           ->type_name("A,B:KEY=VALUE,..."),
       verb.add_option("--methods", settings.methods,
                       "Ways to average, one run each: sync, fedavg:local=K, dga:delay=D,\n"
-                      "delayed:delay=D. Each but sync takes local=K, dga also\n"
-                      "correction=NAME, all of them scheme=NAME and its options")
+                      "delayed:delay=D. All except sync take local=K, dga also takes\n"
+                      "correction=NAME, and all take scheme=NAME and its options")
           ->type_name("A,B:KEY=VALUE,..."),
       verb.add_option("--preset", settings.preset,
-                      "Set of runs. dgc-ablation: dense, then DGC idea by idea; takes\n"
-                      "options of the schemes, as in dgc-ablation:density=0.01,warmup=200")
+                      "Preset of runs. dgc-ablation: dense, then DGC one idea at a time;\n"
+                      "takes scheme options, as in dgc-ablation:density=0.01,warmup=200")
           ->type_name("NAME[:KEY=VALUE,...]"),
-      verb.add_option("--from", settings.from, "File that --json wrote: show it, and train nothing")
+      verb.add_option("--from", settings.from, "File written by --json, to show without training")
           ->type_name("FILE")
           ->check(check_input_path),
       verb.add_option("--timeline", settings.timeline,
-                      "File that `thinwire train --trace` wrote: draw it as the SVG file\n"
-                      "that --report names, and train nothing")
+                      "File written by `thinwire train --trace`, to draw without training;\n"
+                      "--report names the SVG file")
           ->type_name("FILE")
           ->check(check_input_path)};
   for (std::size_t i = 0; i < sources.size(); ++i) {
@@ -254,7 +255,7 @@ void add_compare(CLI::App& parent) {
                      ->check(check_output_path)
                      ->capture_default_str();
   verb->get_option("--timeline")->needs(report)->excludes(verb->get_option("--json"));
-  // For tests: in no group, so not in --help.
+  // For tests. The empty group hides it from --help.
   verb->add_option("--trainer", settings->trainer, "PROGRAM")->group("");
   verb->allow_extras();
   verb->callback([settings, verb] {

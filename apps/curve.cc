@@ -1,4 +1,4 @@
-// curve.cc: rows to curves, curves of several seeds to one.
+// curve.cc: turns rows into curves, and the curves of several seeds into one.
 // SPDX-License-Identifier: Apache-2.0
 #include "apps/curve.h"
 
@@ -18,7 +18,7 @@ Curve curve_of_rows(const Row& rows, const std::string& key) {
   if (!rows.is_array()) return curve;
   for (const Row& row : rows) {
     const Number step = number(row, "step"), value = number(row, key.c_str());
-    // A loss that became infinite is no number in JSON: the line ends there.
+    // A loss that became infinite is not a number in JSON, so the line ends there.
     if (!step || (!value && key != "loss")) continue;
     curve.push_back({*step, number(row, "bytes_total").value_or(not_a_number),
                      number(row, "seconds_total").value_or(not_a_number),
@@ -27,8 +27,8 @@ Curve curve_of_rows(const Row& rows, const std::string& key) {
   return curve;
 }
 
-// Means over neighbouring rows, weighted by their steps, until a point covers as many steps as the
-// longest row. What is left at the end joins the last point unless it is half as long.
+// Averages neighbouring rows, weighted by their steps, until a point covers as many steps as the
+// longest row. A remainder at the end joins the last point unless it is at least half as long.
 Curve joined(const Curve& rows) {
   double longest = 0, before = 0;
   for (const Sample& row : rows) {

@@ -9,7 +9,7 @@
 
 namespace thinwire::apps {
 
-// Values that differ by seed.
+// The mean and range of a value over the seeds.
 struct Spread {
   double mean = 0, low = 0, high = 0;
 
@@ -18,18 +18,19 @@ struct Spread {
 
 struct Sample {
   double step = 0;
-  double bytes = 0, seconds = 0;  // so far; NaN where the row does not say
-  Spread value;                   // NaN where the loss was no number
+  double bytes = 0, seconds = 0;  // totals so far; NaN if the row lacks them
+  Spread value;                   // NaN if the loss was not a number
 };
 
 using Curve = std::vector<Sample>;
 
-// One curve of `key` ("loss", "accuracy", "perplexity") per seed; at least one, which may be empty.
+// One curve of `key` ("loss", "accuracy", "perplexity") per seed: at least one, which may be empty.
 // Rows without the key are left out. Rows of the loss that cover fewer steps than most are joined:
-// where a report falls just behind an evaluation, its row is the loss of a step or two, a spike.
+// when a report follows just after an evaluation, its row is the loss of a step or two, which would
+// show as a spike.
 std::vector<Curve> seed_curves(const Row& run, const std::string& key);
 
-// The mean over the seeds at every step that all of them have, with the range of the values.
+// The mean over the seeds, with the range of the values, at every step that all seeds have.
 Curve mean_curve(const Row& run, const std::string& key);
 
 }  // namespace thinwire::apps

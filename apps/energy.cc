@@ -31,7 +31,7 @@ Energy energy_of(std::span<const std::span<const float>> parts) {
   std::vector<float> values = magnitudes(parts);
   Energy energy{values.size(), sum_of_squares(values), {}};
   if (energy.total == 0) return energy;
-  // From the widest part to the narrowest: each is found among the one before.
+  // From the widest part to the narrowest: each is selected from the previous one.
   auto end = values.end();
   for (std::size_t i = top_parts.size(); i-- > 0;) {
     const std::size_t count = (values.size() + top_parts[i] - 1) / top_parts[i];

@@ -15,14 +15,14 @@ inline constexpr std::array<std::size_t, 3> top_parts = {1000, 100, 10};
 struct Energy {
   std::size_t elements = 0;
   double total = 0;             // sum of squares
-  std::array<double, 3> top{};  // of top_parts: share of the total, 0 .. 1; 0 where all is zero
+  std::array<double, 3> top{};  // by top_parts: share of the total, 0 .. 1; 0 if all is zero
 
-  // Share of this in a larger whole.
+  // The share of this energy in a larger whole.
   double share_of(const Energy& whole) const { return whole.total > 0 ? total / whole.total : 0; }
 };
 
-// Of all elements of the parts taken as one. They must be finite. Copies them, since it has to put
-// them into order.
+// The energy of all elements of the parts taken together. They must be finite. Copies them, because
+// selection reorders them.
 Energy energy_of(std::span<const std::span<const float>> parts);
 
 }  // namespace thinwire::apps

@@ -1,4 +1,4 @@
-// flags.cc: values of flags, and the sentences about them.
+// flags.cc: checks of flag values, and their error texts.
 // SPDX-License-Identifier: Apache-2.0
 #include "apps/flags.h"
 
@@ -25,7 +25,7 @@ bool reads(const std::string& text, Number& value) {
   return error == std::errc{} && rest == end;
 }
 
-// Refuses with "expected WHAT, got 'TEXT'" what `good` does not like.
+// Rejects values that are not `good`, with "expected WHAT, got 'TEXT'".
 template <typename Number, typename Good>
 CLI::Validator expects(const std::string& what, Good good) {
   return {[=](std::string& text) {
@@ -33,7 +33,7 @@ CLI::Validator expects(const std::string& what, Good good) {
             if (reads(text, value) && good(value)) return std::string();
             return "expected " + what + ", got '" + text + "'";
           },
-          ""};  // the help of the flag says it
+          ""};  // the flag's own help says it
 }
 
 std::string text_of(double value) { return printed("%.9g", value); }
@@ -42,7 +42,7 @@ std::string cannot(const std::string& path, const std::string& why) {
   return "cannot write '" + path + "': " + why;
 }
 
-// Leaves nothing behind. Returns 0 or an errno.
+// Leaves no file behind. Returns 0 or an errno.
 int try_to_write(const std::string& path) {
   const int file = open(path.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
   if (file < 0) return errno;
@@ -50,7 +50,7 @@ int try_to_write(const std::string& path) {
   int error = 0;
   if (write(file, bytes.data(), bytes.size()) != static_cast<ssize_t>(bytes.size()))
     error = errno != 0 ? errno : ENOSPC;
-  if (close(file) != 0 && error == 0) error = errno;  // some disks say only now that they are full
+  if (close(file) != 0 && error == 0) error = errno;  // some full disks fail only here
   unlink(path.c_str());
   return error;
 }

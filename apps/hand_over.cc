@@ -1,5 +1,5 @@
-// hand_over.cc: verbs that need torch live in a program of their own, thinwire-torch, beside this
-// one: loading torch takes longer than most other verbs run.
+// hand_over.cc: verbs that need torch live in a separate program, thinwire-torch, beside this one.
+// Loading torch takes longer than most other verbs run.
 // SPDX-License-Identifier: Apache-2.0
 #include <unistd.h>
 

@@ -1,5 +1,5 @@
-// inspect.cc: `thinwire inspect`: what a frame says, chunk by chunk, and whether it is sound; or,
-// in inspect_model.h, what a model's gradients are like.
+// inspect.cc: `thinwire inspect`: shows a frame's contents, chunk by chunk, and whether it is
+// valid. The part in inspect_model.h shows the properties of a model's gradients.
 // SPDX-License-Identifier: Apache-2.0
 #include <algorithm>
 #include <cmath>
@@ -61,7 +61,7 @@ std::string hex(std::uint32_t value) {
   return text.str();
 }
 
-// The sentence that a status alone cannot give: which file, how long, what its bytes are instead.
+// Adds what a status alone cannot say: which file, how long it is, and what its bytes are instead.
 [[noreturn]] void refuse(const std::string& path, const Status& status, ConstBytes bytes) {
   std::string text = "'" + path + "': " + status.what;
   if (status.code == Code::truncated) {
@@ -90,8 +90,8 @@ std::uint32_t little_endian(ConstBytes bytes) {
   return value;
 }
 
-// Header, directory and checksum; the contents are decoded apart, since they cannot be when the
-// checksum is wrong, and what can be said then is still worth saying.
+// Reads header, directory and checksum. The contents are decoded separately: a wrong checksum makes
+// that impossible, but the rest is still worth showing.
 Inspection look_at(const std::string& path, ConstBytes bytes) {
   Inspection seen;
   seen.file_bytes = bytes.size();
@@ -205,14 +205,14 @@ void inspect(const Settings& settings) {
   }
 }
 
-// The first step of one worker, as it would go on the wire.
+// The frame that one worker would send in its first step.
 std::vector<std::byte> example_frame(const Config& scheme, std::size_t elements) {
   const Bucket bucket = Bucket::single(0, "example", elements);
   const std::unique_ptr<Compressor> compressor = make_compressor(scheme, bucket, Site{});
   const Leg leg = compressor->leg(0, 0);
   if (leg.reduction != Reduction::gather) {
-    throw BadInput("scheme '" + scheme.scheme + "' sends no frames, only numbers to be summed; " +
-                   "take one that is not reducible (see thinwire schemes)");
+    throw BadInput("scheme '" + scheme.scheme + "' sends plain numbers to be summed, no frames; " +
+                   "choose a scheme that is not reducible (see thinwire schemes)");
   }
   const Gradients source(elements, 1);
   const std::span<const float> values = source.at(0);
@@ -256,7 +256,7 @@ void add_inspect(CLI::App& parent) {
   CLI::App* verb = add_verb(
       parent, "inspect",
       "Measure a model's gradients, how small each scheme makes them, and which scheme to\n"
-      "take on a link; or show what a frame or a checkpoint holds, and whether it is sound",
+      "use on a link; or show what a frame or a checkpoint holds, and whether it is valid",
       "thinwire inspect --model resnet50 --link 1gbit,1ms\n"
       "  thinwire inspect --model lstm --data stdlib --schemes dgc,topk:density=0.01\n"
       "  thinwire inspect state.rank0\n"

@@ -57,7 +57,7 @@ Row energy_row(const std::string& name, const std::string& shape, const Energy& 
   return row;
 }
 
-// Over the second half of the steps: by then a carried threshold has found its level.
+// The mean over the second half of the steps. By then a carried threshold has settled.
 double mean_of_end(const std::vector<std::size_t>& by_step) {
   const std::size_t count = (by_step.size() + 1) / 2;
   const double sum =
@@ -140,9 +140,9 @@ void describe(CLI::App& verb, ModelSettings& s) {
                       "Data to learn from, see thinwire train --help; default: noise of\n"
                       "the size that the model was made for, or data that comes with it")
           ->type_name("KIND[:WHERE]"),
-      verb.add_option("--link", s.link, "Link of the verdict, by bandwidth and latency")
+      verb.add_option("--link", s.link, "Link for the verdict, by bandwidth and latency")
           ->type_name("1gbit,1ms"),
-      verb.add_option("--workers", s.workers, "Workers of the verdict")
+      verb.add_option("--workers", s.workers, "Workers for the verdict")
           ->type_name("N")
           ->check(whole_in(2, 65536)),
       verb.add_option("--schemes", s.schemes, "Schemes to measure; default all")
@@ -152,7 +152,7 @@ void describe(CLI::App& verb, ModelSettings& s) {
                       "--data")
           ->type_name("N")
           ->check(whole_in(1, std::int64_t{1} << 32)),
-      verb.add_option("--batch", s.batch, "Examples per step; default 32, or 4 likewise")
+      verb.add_option("--batch", s.batch, "Examples per step; default 32, or 4 in that case")
           ->type_name("N")
           ->check(whole_in(1, 1 << 20)),
       verb.add_option("--sequence", s.sequence, "Tokens per example of a language model")
@@ -162,7 +162,7 @@ void describe(CLI::App& verb, ModelSettings& s) {
           ->type_name("N")
           ->check(whole_from(0)),
       verb.add_option("--lr", s.rate, "Learning rate")->type_name("X")->check(above_zero()),
-      verb.add_option("--bucket-mb", s.bucket_mb, "Megabytes of gradients that travel together")
+      verb.add_option("--bucket-mb", s.bucket_mb, "Megabytes of gradients per bucket")
           ->type_name("X")
           ->check(number_in(0.001, 4096)),
       verb.add_option("--threads", s.threads, "Threads to compute with")
@@ -178,7 +178,7 @@ void describe(CLI::App& verb, ModelSettings& s) {
 }
 
 std::vector<Config> schemes_of(const ModelSettings& settings) {
-  (void)link_of(settings);  // refused here, before any work
+  (void)link_of(settings);  // rejects a bad link before any work
   if (!settings.schemes.empty()) return parse_schemes(settings.schemes);
   std::vector<Config> all;
   for (const Scheme* scheme : schemes()) all.push_back(parse_scheme(scheme->name));
@@ -210,16 +210,17 @@ void report(const Findings& findings) {
   const Verdict verdict =
       judge(candidates, static_cast<double>(findings.whole.elements), link, settings.workers);
   print_head(settings, findings);
-  std::cout << "Energy: share of the model's, and share of the layer's in its largest elements\n";
+  std::cout
+      << "Energy: the layer's share of the model's energy, and the share in its largest elements\n";
   print_table(std::cout, layer_columns, shown_rows(findings, layers));
   std::cout
-      << "\nWire: what one worker's encoders write per step, everything counted. Error: the part\n"
-         "of the first gradient's norm that its message misses, after the best scaling.\n"
+      << "\nWire: what one worker's encoders write per step, headers included. Error: the part of\n"
+         "the first gradient's norm that its message lacks, after the best scaling.\n"
          "Exchange: one step over "
       << link.str() << " with " << settings.workers
       << " workers, without overlap; an estimate from bytes,\nlatency, and encoding and "
          "decoding on this machine. Whole gradient: the time until a\nwhole gradient's energy "
-         "has travelled; empty where a scheme loses what it does not send.\n\n";
+         "has been sent; empty if a scheme loses what it does not send.\n\n";
   print_table(std::cout, size_columns, sizes);
   std::cout << '\n' << verdict.text << '\n';
   if (settings.json.empty()) return;

@@ -1,4 +1,4 @@
-// inspect_notorch.cc: what `thinwire inspect --model` says where there is no thinwire-torch.
+// inspect_notorch.cc: the error of `thinwire inspect --model` when there is no thinwire-torch.
 // SPDX-License-Identifier: Apache-2.0
 #include "apps/inspect_model.h"
 #include "apps/verb.h"

@@ -76,7 +76,7 @@ void inspect_state(const std::string& path, ConstBytes bytes, const std::string&
     throw BadInput("'" + path + "' is a damaged checkpoint: " + status.what);
   const Row head = head_of(state, bytes.size());
   const Rows rows = kinds_of(state);
-  std::cout << "'" << path << "' is a checkpoint, not a frame. `thinwire train --resume` goes on "
+  std::cout << "'" << path << "' is a checkpoint, not a frame. `thinwire train --resume` continues "
             << "from it.\n\n";
   print_fields(std::cout, head);
   print_table(std::cout, kind_columns, rows);

@@ -8,11 +8,11 @@
 
 namespace thinwire::apps {
 
-// Whether these bytes begin as a checkpoint does (docs/wire_format.md).
+// Whether these bytes begin like a checkpoint (docs/wire_format.md).
 bool is_state(ConstBytes bytes);
 
-// Prints what a checkpoint holds, and writes it when `json` names a file. Throws BadInput for one
-// that is damaged.
+// Prints what a checkpoint holds, and writes it when `json` names a file. Throws BadInput if the
+// checkpoint is damaged.
 void inspect_state(const std::string& path, ConstBytes bytes, const std::string& json);
 
 }  // namespace thinwire::apps

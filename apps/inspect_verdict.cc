@@ -1,4 +1,4 @@
-// inspect_verdict.cc: times on a link, and the choice that follows from them.
+// inspect_verdict.cc: times on a link, and the scheme that follows from them.
 // SPDX-License-Identifier: Apache-2.0
 #include "apps/inspect_verdict.h"
 
@@ -11,9 +11,9 @@
 namespace thinwire::apps {
 namespace {
 
-// A scheme must be this much faster than dense to be worth its trouble.
+// A scheme must be this much faster than dense to be worthwhile.
 constexpr double worthwhile = 0.9;
-// A scheme without feedback may round this finely and count as losing nothing: fp16, bf16.
+// A scheme without feedback that keeps at least this share counts as lossless: fp16, bf16.
 constexpr double faithful = 0.999;
 
 std::string percent(double part) { return printed(part < 0.1 ? "%.1f %%" : "%.0f %%", 100 * part); }

@@ -1,4 +1,5 @@
-// inspect_verdict.h: which scheme to take on a link, from what `thinwire inspect --model` measured.
+// inspect_verdict.h: recommends a scheme for a link, from the measurements of
+// `thinwire inspect --model`.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -9,31 +10,31 @@
 
 namespace thinwire::apps {
 
-// One scheme as it was measured, per step.
+// The measurements of one scheme, per step.
 struct Candidate {
   std::string scheme;
-  double bytes = 0;        // of one worker's payload
-  double kept = 0;         // part of the gradient's energy that one message carries, 0 to 1
-  bool reducible = true;   // travels by all-reduce, else each worker's payload goes to all
-  bool loses = false;      // what is not sent is lost: biased, and without feedback
-  double collectives = 1;  // one after the other, in one bucket
-  double encode_seconds = 0, decode_seconds = 0;  // decoding of one payload
+  double bytes = 0;        // one worker's payload
+  double kept = 0;         // share of the gradient's energy that one message carries, 0 to 1
+  bool reducible = true;   // sent by all-reduce; otherwise each worker's payload goes to all
+  bool loses = false;      // elements that are not sent are lost: biased, without feedback
+  double collectives = 1;  // in sequence, in one bucket
+  double encode_seconds = 0, decode_seconds = 0;  // decode_seconds is for one payload
 };
 
-// One exchange without overlap: the payload over the link, as the emulated link prices it, encoding
-// and decoding.
+// The time of one exchange without overlap: encoding, the payload over the link (as the emulated
+// link charges it), and decoding.
 double exchange_seconds(const Candidate& candidate, const Link& link, int workers);
 
-// How long a whole gradient's energy takes, when every exchange carries the part that is kept. This
-// makes schemes comparable that send little and schemes that send much.
+// The time to deliver a whole gradient's energy, when every exchange carries only the part that is
+// kept. This makes schemes that send little comparable with schemes that send much.
 double gradient_seconds(const Candidate& candidate, const Link& link, int workers);
 
 struct Verdict {
-  std::string take;  // a scheme
+  std::string take;  // the recommended scheme
   std::string text;  // which one, and why
 };
 
-// `elements`: of the gradient, from which the time of dense follows, measured or not.
+// `elements` is the size of the gradient. The time of dense follows from it, measured or not.
 Verdict judge(const std::vector<Candidate>& candidates, double elements, const Link& link,
               int workers);
 

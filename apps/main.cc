@@ -1,4 +1,4 @@
-// main.cc: the thinwire command: reads the command line, runs a verb, turns errors into sentences.
+// main.cc: the thinwire command: reads the command line, runs a verb, prints errors as sentences.
 // SPDX-License-Identifier: Apache-2.0
 #include <exception>
 #include <iostream>
@@ -14,7 +14,7 @@ using namespace thinwire::apps;
 
 void add_verbs(CLI::App& command) {
   CLI::App* bench = command.add_subcommand(
-      "bench", "Measure this machine: every row with its floor and the ratio to it");
+      "bench", "Measure this machine; each row shows its floor and the ratio to it");
   bench->require_subcommand(1);
   add_bench_kernels(*bench);
   add_bench_wire(*bench);
@@ -33,15 +33,15 @@ int complain(const std::string& text, int code) {
   return code;
 }
 
-// A result that nobody could read is a failure.
+// If the output could not be written, the command has failed.
 int checked_output(int code) {
   std::cout << std::flush;
   if (std::cout) return code;
-  return complain("cannot write to the standard output: is its disk full, or its reader gone?",
+  return complain("cannot write to standard output; is the disk full, or did the reader exit?",
                   exit_failure);
 }
 
-// The verb of the command line, as far as it was understood.
+// The verb of the command line, as far as it could be parsed.
 struct Verb {
   const CLI::App* app;
   std::string name;  // "bench wire"; empty where there was none
@@ -108,7 +108,7 @@ int run(int argc, char** argv) {
       "  thinwire bench exchange --schemes dense,dgc --link 100mbit,1ms\n"
       "  thinwire compare --preset dgc-ablation --workers 4 --link 100mbit,1ms\n"
       "  thinwire inspect --example frame.tw && thinwire inspect frame.tw\n"
-      "\n`thinwire VERB --help` says more about each.\n");
+      "\nRun `thinwire VERB --help` for details.\n");
   add_verbs(command);
   try {
     command.parse(argc, argv);

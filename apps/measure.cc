@@ -1,4 +1,4 @@
-// measure.cc: pairs of work and floor, and the median of their ratios.
+// measure.cc: runs pairs of work and floor, and takes the median of their ratios.
 // SPDX-License-Identifier: Apache-2.0
 #include "apps/measure.h"
 
@@ -11,7 +11,7 @@
 namespace thinwire::apps {
 namespace {
 
-constexpr double shortest_seconds = 20e-6;  // a sample below this feels the clock and the wake-ups
+constexpr double shortest_seconds = 20e-6;  // a shorter sample is mostly clock and wake-ups
 constexpr std::size_t fewest_pairs = 5;
 constexpr std::size_t most_pairs = 2000;
 constexpr std::size_t least_per_share = std::size_t{1} << 17;

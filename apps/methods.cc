@@ -1,5 +1,5 @@
 // methods.cc: ways to average a model over the workers, as flags of `thinwire train`. All of them
-// run through the same code there, so that their times can be compared.
+// run through the same training code, so that their times can be compared.
 // SPDX-License-Identifier: Apache-2.0
 #include <algorithm>
 #include <array>
@@ -16,7 +16,7 @@ namespace {
 
 struct Method {
   const char* name;
-  Words keys;  // scheme= and that scheme's options besides
+  Words keys;  // its own options; scheme= and that scheme's options come on top
 };
 
 const std::array<Method, 4> methods = {{
@@ -26,7 +26,7 @@ const std::array<Method, 4> methods = {{
     {"delayed", {"delay", "local"}},
 }};
 
-constexpr const char* usual_local = "5";  // of fedavg; Zhu et al. 2021 compare with it
+constexpr const char* usual_local = "5";  // default of fedavg; Zhu et al. 2021 compare with it
 
 [[noreturn]] void refuse(const std::string& text, const std::string& why) {
   throw BadInput("--methods: '" + text + "': " + why);
@@ -47,7 +47,7 @@ const Method& find_method(const std::string& text, const std::string& name) {
   refuse(text, "there is no method '" + name + "'; known are: " + listed(known));
 }
 
-// Options by whom they are for.
+// Options, grouped by what they apply to.
 struct Sorted {
   std::map<std::string, std::string> own;
   Config scheme;
@@ -69,12 +69,12 @@ Sorted sorted(const std::string& text, const Config& config, const Method& metho
   known.emplace_back("scheme");
   refuse(text, "method " + config.scheme + " has no '" + result.scheme.options.begin()->first +
                    "'; it has: " + listed(known) +
-                   ", and beside scheme=NAME the options of that scheme");
+                   ", and with scheme=NAME the options of that scheme");
 }
 
-// The value of --correction; empty when nothing was said about it.
+// The value of --correction; empty if no option sets it.
 std::string correction_of(const std::map<std::string, std::string>& own) {
-  Config correction{own.contains("clip") ? "ledger" : "soft", {}};  // which has no clip
+  Config correction{own.contains("clip") ? "ledger" : "soft", {}};  // soft has no clip
   bool given = false;
   for (const char* key : {"correction", "share", "clip", "rate", "book"}) {
     const auto found = own.find(key);
@@ -97,7 +97,7 @@ std::uint64_t local_steps(const std::string& text, const std::string& value) {
   refuse(text, "local: expected a number of steps from 1 to 100000, got '" + value + "'");
 }
 
-// As train would, but before hours of other runs.
+// Makes the same checks as train, but before hours of other runs.
 void check(const std::string& text, const Words& flags) {
   DelayOptions options;
   try {
@@ -145,8 +145,8 @@ Plan plan_of(const std::string& text, const std::string& scheme) {
   }
 }
 
-// A part whose first sign is '=' is a further option of the method before it: values may have
-// colons, as in delay=auto:20.
+// A part that contains '=' before any ':' is a further option of the method before it. Values may
+// contain colons, as in delay=auto:20.
 Words parts_of(const std::string& text) {
   Words parts;
   std::string part;
@@ -172,7 +172,7 @@ bool is_usual_fedavg(const Plan& plan) {
 std::vector<Plan> method_plans(const std::string& text, const Words& passed) {
   for (const char* flag : {"--delay", "--local-steps", "--correction"}) {
     if (has_flag(passed, flag))
-      throw BadInput(std::string(flag) + " and --methods clash: say it inside the method, as in " +
+      throw BadInput(std::string(flag) + " and --methods clash: set it inside the method, as in " +
                      "dga:delay=20,local=5,correction=pull");
   }
   const std::string scheme = passed_value(passed, "--scheme");

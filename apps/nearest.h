@@ -1,4 +1,4 @@
-// nearest.h: the known word that a mistyped one was meant to be.
+// nearest.h: finds the known word closest to a mistyped one.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -10,7 +10,7 @@
 
 namespace thinwire::apps {
 
-// How many letters must be added, removed, replaced or swapped with their neighbour.
+// The number of letters that must be added, removed, replaced or swapped with a neighbour.
 inline std::size_t edits(std::string_view from, std::string_view to) {
   std::vector<std::size_t> before(to.size() + 1), last(to.size() + 1), row(to.size() + 1);
   for (std::size_t k = 0; k <= to.size(); ++k) last[k] = k;
@@ -27,7 +27,7 @@ inline std::size_t edits(std::string_view from, std::string_view to) {
   return last[to.size()];
 }
 
-// "; did you mean 'train'?", or nothing when no known word is near: at most one edit per three
+// "; did you mean 'train'?", or empty when no known word is close: at most one edit per three
 // letters, and one for shorter words.
 template <typename Words>
 std::string did_you_mean(std::string_view word, const Words& known) {

@@ -1,4 +1,4 @@
-// plans.cc: schemes and the preset as plans; flags among words.
+// plans.cc: turns schemes and the preset into plans; finds flags among words.
 // SPDX-License-Identifier: Apache-2.0
 #include "apps/plans.h"
 
@@ -16,7 +16,7 @@ bool is_flag(const std::string& word, const std::string& flag) {
   return word == flag || word.starts_with(flag + "=");
 }
 
-// A fifth of the training, when its length was given in steps.
+// A fifth of the training, if its length is given in steps.
 std::string usual_warmup(const Words& passed) {
   const long steps = std::atol(passed_value(passed, "--steps").c_str());
   return steps > 0 ? std::to_string(std::max(1L, steps / 5)) : "100";
@@ -39,7 +39,7 @@ std::string scheme_with(const Config& base, const std::string& scheme, const std
 
 Plan plan(const std::string& label, const std::string& scheme) { return {label, scheme, {}}; }
 
-// Lin et al. 2018 build it up from gradient dropping, one idea after the other.
+// Lin et al. 2018 build DGC up from gradient dropping, one idea at a time.
 std::vector<Plan> dgc_ablation(Config options, const Words& passed) {
   const std::string warmup = taken(options, "warmup", usual_warmup(passed));
   const std::string clip = taken(options, "clip", "");
@@ -56,8 +56,8 @@ std::vector<Plan> dgc_ablation(Config options, const Words& passed) {
   return plans;
 }
 
-// Every scheme as its paper would have it run: with a warm-up where it knows one. What signum adds
-// to a weight is the learning rate, whatever the gradient: it needs one of its own.
+// Every scheme as its paper runs it, with a warm-up if it has one. signum changes each weight by
+// the learning rate, whatever the gradient, so it needs a learning rate of its own.
 std::vector<Plan> all_plans(const Words& passed) {
   std::vector<Plan> plans;
   for (const Scheme* scheme : schemes()) {
@@ -119,7 +119,7 @@ Words without(const Words& passed, const std::string& flag) {
     if (!is_flag(passed[i], flag)) {
       rest.push_back(passed[i]);
     } else if (passed[i] == flag) {
-      ++i;  // its value
+      ++i;  // skips its value
     }
   }
   return rest;

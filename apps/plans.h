@@ -13,25 +13,26 @@ using Words = std::vector<std::string>;
 struct Plan {
   std::string label;
   std::string scheme;
-  Words flags;         // further ones, each with a value, which make the method
-  bool basis = false;  // the method that the others' speed-up is measured against
+  Words flags;         // further flags, each with a value, that define the method
+  bool basis = false;  // the baseline for the speed-up of the others
 
   // "scheme topk", "method dga:delay=20": for messages.
   std::string str() const { return flags.empty() ? "scheme " + scheme : "method " + label; }
 };
 
-// "dense,dgc:density=0.01,values=sign": one plan per scheme; "all": every scheme of the registry,
-// with a warm-up that follows from the --steps `passed` on. All of these throw BadInput.
+// "dense,dgc:density=0.01,values=sign": one plan per scheme. "all": every scheme of the registry,
+// with a warm-up derived from --steps in `passed`. All of these functions throw BadInput.
 std::vector<Plan> scheme_plans(const std::string& text, const Words& passed);
 
-// "dgc-ablation:density=0.01". A warm-up that is not given follows from the --steps `passed` on.
+// "dgc-ablation:density=0.01". Without an explicit warm-up, it is derived from --steps in `passed`.
 std::vector<Plan> preset_plans(const std::string& text, const Words& passed);
 
-// "sync,fedavg:local=5,dga:delay=20,scheme=topk": one plan per method. Where one names no scheme
-// the --scheme `passed` on holds. The basis is the first fedavg of 5 local steps, else the first.
+// "sync,fedavg:local=5,dga:delay=20,scheme=topk": one plan per method. A method without a scheme
+// uses --scheme in `passed`. The baseline is the first fedavg with 5 local steps, otherwise the
+// first method.
 std::vector<Plan> method_plans(const std::string& text, const Words& passed);
 
-// The value of a flag: "--flag value" or "--flag=value"; and whether it is there at all.
+// The value of a flag ("--flag value" or "--flag=value"), and whether the flag is present.
 std::string passed_value(const Words& passed, const std::string& flag);
 bool has_flag(const Words& passed, const std::string& flag);
 // The words without the flag and its value.

@@ -17,7 +17,7 @@
 namespace thinwire::apps {
 namespace {
 
-constexpr int cannot_start = 127;  // as shells say it
+constexpr int cannot_start = 127;  // the exit code that shells use
 
 constexpr std::array passed_on = {SIGINT, SIGTERM, SIGHUP};
 
@@ -30,8 +30,8 @@ void pass_on(int signal) {
   if (running > 0) kill(running, signal);
 }
 
-// While the program runs, signals go to it instead of ending us. A terminal's Ctrl-C reaches it
-// twice, which must not make a difference to it.
+// While the program runs, signals go to it instead of ending us. Ctrl-C in a terminal reaches it
+// twice, which it must tolerate.
 class Patience {
  public:
   Patience() {
@@ -39,7 +39,7 @@ class Patience {
     sigset_t set;
     sigemptyset(&set);
     for (const int each : passed_on) sigaddset(&set, each);
-    sigprocmask(SIG_BLOCK, &set, &unblocked_);  // until there is somebody to pass them on to
+    sigprocmask(SIG_BLOCK, &set, &unblocked_);  // until there is a process to forward them to
     struct sigaction action = {};
     action.sa_handler = pass_on;
     for (std::size_t i = 0; i < passed_on.size(); ++i)
@@ -54,7 +54,7 @@ class Patience {
     sigprocmask(SIG_SETMASK, &unblocked_, nullptr);
   }
 
-  // Also in the child, before exec.
+  // Also called in the child, before exec.
   void end() {
     running = 0;
     for (std::size_t i = 0; i < passed_on.size(); ++i)
@@ -67,10 +67,10 @@ class Patience {
   std::array<struct sigaction, passed_on.size()> before_ = {};
 };
 
-// In the child; only calls that are safe after fork.
+// Runs in the child, so it makes only calls that are safe after fork.
 [[noreturn]] void become(char* const* words, pid_t parent, Patience& patience) {
-  prctl(PR_SET_PDEATHSIG, SIGTERM);              // when the parent is killed
-  if (getppid() != parent) _exit(cannot_start);  // it was gone before the line above
+  prctl(PR_SET_PDEATHSIG, SIGTERM);              // sent when the parent is killed
+  if (getppid() != parent) _exit(cannot_start);  // the parent was gone before the line above
   patience.end();
   execv(words[0], words);
   _exit(cannot_start);

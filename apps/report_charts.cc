@@ -1,4 +1,4 @@
-// report_charts.cc: curves of the runs to charts.
+// report_charts.cc: turns the curves of the runs into charts.
 // SPDX-License-Identifier: Apache-2.0
 #include "apps/report_charts.h"
 
@@ -26,7 +26,7 @@ constexpr std::array<View, 3> views = {{
     {&Sample::step, "steps", "step", Unit::plain, false},
 }};
 
-// What is drawn against them.
+// A quantity to draw against them.
 struct Subject {
   const char* key;
   const char* heading;
@@ -55,7 +55,7 @@ std::string figure(const Row& runs, const View& view, const Subject& subject) {
   return tag("figure", tag("h3", title) + line_chart(chart), "class=\"plot\"") + "\n";
 }
 
-// A value at the end alone is in the table already.
+// A single value at the end is in the table already.
 bool followed(const Row& runs, const Subject& subject) {
   return std::any_of(runs.begin(), runs.end(),
                      [&](const Row& run) { return mean_curve(run, subject.key).size() > 1; });

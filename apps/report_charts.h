@@ -8,7 +8,7 @@
 
 namespace thinwire::apps {
 
-// Three charts of the quality, where runs have it more than once, and three of the loss.
+// Three charts of the quality, if runs have it more than once, and three of the loss.
 std::string chart_sections(const Row& runs);
 
 }  // namespace thinwire::apps

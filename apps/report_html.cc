@@ -1,4 +1,4 @@
-// report_html.cc: tables, charts and bars of a comparison, put together as a page.
+// report_html.cc: assembles tables, charts and bars of a comparison into a page.
 // SPDX-License-Identifier: Apache-2.0
 #include "apps/report_html.h"
 
@@ -23,7 +23,7 @@ std::string machine_text(const Row& comparison) {
 
 std::string link_text(const Row& comparison) {
   const std::string link = words(comparison, "link");
-  return link.empty() ? "as the machine has it" : link + ", emulated";
+  return link.empty() ? "the machine's own" : link + ", emulated";
 }
 
 bool in_common(const Row& runs, const std::string& key, const Row& value) {
@@ -32,14 +32,14 @@ bool in_common(const Row& runs, const std::string& key, const Row& value) {
   });
 }
 
-// A setting of train, where all runs have the same.
+// A setting of train, if it is the same in all runs.
 std::string common_setting(const Row& runs, const std::string& key) {
   if (runs.empty()) return "";
   const Row settings = part(runs[0], "settings");
   return in_common(runs, key, part(settings, key.c_str())) ? words(settings, key.c_str()) : "";
 }
 
-// A count of "final", where all runs have the same.
+// A count in "final", if it is the same in all runs.
 std::string common_count(const Row& runs, const char* key) {
   std::string text;
   for (std::size_t i = 0; i < runs.size(); ++i) {
@@ -59,7 +59,7 @@ std::string fact(const std::string& name, const std::string& value, bool code = 
          "\n";
 }
 
-// What was trained, where and how: the first thing to know about a number.
+// What was trained, where and how: readers need this first to judge a number.
 std::string facts(const Row& comparison, const Row& runs) {
   const std::string batch = common_setting(runs, "batch");
   return tag("dl",
@@ -77,7 +77,7 @@ std::string facts(const Row& comparison, const Row& runs) {
          "\n";
 }
 
-// What else the runs have in common, as train wrote it: "partition iid, optimizer sgd, ..."
+// The other settings that all runs share, as train wrote them: "partition iid, optimizer sgd, ..."
 std::string other_settings(const Row& runs) {
   const Row settings = runs.empty() ? Row() : part(runs[0], "settings");
   if (!settings.is_object()) return "";

@@ -1,4 +1,4 @@
-// report_html.h: what `thinwire compare` found out, as one page that needs nothing but itself.
+// report_html.h: the results of `thinwire compare` as one self-contained page.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -8,9 +8,9 @@
 
 namespace thinwire::apps {
 
-// `comparison` is what `thinwire compare --json` writes; docs/compare.md names its keys. Whatever
-// it lacks is left out of the page; a value of the wrong kind counts as lacking. The page is
-// well-formed XML, so that a test can read it.
+// `comparison` is what `thinwire compare --json` writes; docs/compare.md lists its keys. The page
+// omits what is missing; a value of the wrong type counts as missing. The page is well-formed XML,
+// so that a test can read it.
 std::string report_html(const Row& comparison);
 
 }  // namespace thinwire::apps

@@ -1,4 +1,5 @@
-// report_parts.h: reads values that may be missing, and writes markup, for all parts of the page.
+// report_parts.h: reads values that may be missing, and writes markup. Shared by all parts
+// of the page.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -53,7 +54,7 @@ inline std::string factor_digits(double factor) {
   return printed(factor >= 99.5 ? "%.0f" : factor >= 9.95 ? "%.1f" : "%.2f", factor);
 }
 
-// How much of `whole`, as a length inside an <svg>: "12.345%".
+// `part` of `whole` as a length inside an <svg>: "12.345%".
 inline std::string share(double part, double whole) {
   return printed("%.3f", 100 * part / whole) + "%";
 }

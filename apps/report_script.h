@@ -1,11 +1,12 @@
-// report_script.h: a crosshair for the charts. Without it the page lacks nothing but this.
+// report_script.h: a crosshair for the charts. The page is complete without it.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
 namespace thinwire::apps {
 
-// Reads what the chart already has (chart_svg.cc): the points of every line with their values, and
-// the scale of the x axis. Written without < and &, so that the page stays well-formed XML.
+// Uses what the chart already contains (chart_svg.cc): the points of every line with their
+// values, and the scale of the x axis. The script contains no < and &, so that the page
+// stays well-formed XML.
 inline constexpr const char* report_script = R"js(
 'use strict';
 for (const figure of document.querySelectorAll('figure.plot')) {

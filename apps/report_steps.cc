@@ -1,4 +1,4 @@
-// report_steps.cc: timelines beside each other, and bars of the stages of a step.
+// report_steps.cc: timelines side by side, and bars of the stages of a step.
 // SPDX-License-Identifier: Apache-2.0
 #include "apps/report_steps.h"
 
@@ -111,12 +111,13 @@ std::string timeline_section(const Row& runs) {
   if (span <= 0) return "";
   std::string figures;
   for (std::size_t i = 0; i < all.size(); ++i) figures += timeline_figure(runs[i], all[i], span);
-  return tag("h2", "What a worker does while messages travel") + "\n" +
+  return tag("h2", "What a worker does while messages are in flight") + "\n" +
          tag("p",
-             "Rank 0 over the same stretch of time in every run: in the upper lane its steps, in "
-             "those below its messages, from the start of the exchange until the other workers' "
-             "parts are there. It begins after the first message has arrived; where the upper "
-             "lane is blank the worker evaluates or reports, or the trace has ended.",
+             "Rank 0 over the same period in every run. The upper lane shows its steps. The lanes "
+             "below show its messages, each from the start of the exchange until the other "
+             "workers' parts have arrived. The period begins after the first message has arrived. "
+             "Where the upper lane is blank, the worker evaluates or reports, or the trace has "
+             "ended.",
              "class=\"quiet\"") +
          "\n" + timeline_legend(all) + tag("div", figures, "class=\"bars\"") + "\n";
 }
@@ -130,8 +131,8 @@ std::string stage_section(const Row& runs) {
          tag("p",
              "Per step, mean over the workers. Encode, exchange (waiting for the network) and "
              "decode "
-             "run beside backward, so a bar may be longer than its step. The upright mark is the "
-             "step as measured, with the update of the weights.",
+             "overlap with backward, so a bar may be longer than its step. The vertical mark is "
+             "the measured time of a step, including the weight update.",
              "class=\"quiet\"") +
          "\n" + stage_legend() + tag("div", figures, "class=\"bars\"") + "\n";
 }

@@ -8,7 +8,7 @@
 
 namespace thinwire::apps {
 
-// Both are empty where the runs lack the values.
+// Both are empty if the runs lack the values.
 std::string timeline_section(const Row& runs);
 std::string stage_section(const Row& runs);
 

@@ -1,11 +1,11 @@
-// report_style.h: how the report looks: from a phone to a wide screen, light, dark and on paper.
+// report_style.h: the style of the report, from a phone to a wide screen, light, dark and in print.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
 namespace thinwire::apps {
 
-// Series colours follow Okabe and Ito, who chose them for colour-blind readers; the first is
-// neutral, for the run that the others are compared with.
+// Series colours follow Okabe and Ito, who chose them for colour-blind readers. The first is
+// neutral, for the baseline run.
 inline constexpr const char* report_palette = R"css(
 :root {
   color-scheme: light dark;
@@ -141,7 +141,7 @@ dt { color: var(--quiet); } dd { margin: 0; }
 }
 )css";
 
-// For timelines, on the page and in files of their own.
+// For timelines, on the page and in their own files.
 inline constexpr const char* timeline_style = R"css(
 .grid { stroke: var(--grid); stroke-width: 1; }
 .page { fill: var(--page); }

@@ -1,4 +1,4 @@
-// report_table.cc: the headline of a comparison: one row per run, and what it comes to.
+// report_table.cc: the headline table of a comparison: one row per run.
 // SPDX-License-Identifier: Apache-2.0
 #include "apps/report_table.h"
 
@@ -115,7 +115,7 @@ void add_reach(Row& row, const Row& run, const std::optional<Target>& target) {
   }
 }
 
-// Index of the run that is marked, or their number.
+// The index of the marked run, or the number of runs if none is.
 std::size_t marked(const Row& runs) {
   return static_cast<std::size_t>(
       std::find_if(runs.begin(), runs.end(),

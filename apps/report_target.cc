@@ -1,4 +1,4 @@
-// report_target.cc: the verdict, and tables of what a result costs.
+// report_target.cc: the verdict, and tables of the cost of a result.
 // SPDX-License-Identifier: Apache-2.0
 #include "apps/report_target.h"
 
@@ -27,7 +27,7 @@ std::string run_cell(const Row& run, std::size_t index) {
   return tag("td", key_of(index) + escaped_markup(label_of(run)));
 }
 
-// A bar as long as the mean, and a whisker over the seeds.
+// A bar as long as the mean, with a whisker over the seeds.
 std::string meter(const Spread& spread, double whole, std::size_t index) {
   const std::string colour = "s" + std::to_string(index % series_colours);
   std::string svg = "<rect class=\"amount " + colour + "\" height=\"8\" rx=\"2\" width=\"" +
@@ -54,7 +54,7 @@ std::string gain_cell(const std::string& heading, double basis, double own) {
 
 struct Costs {
   std::vector<std::optional<Reach>> runs;
-  double seconds = 0, bytes = 0;  // the most of any run
+  double seconds = 0, bytes = 0;  // largest of any run
 };
 
 Costs costs_of(const Row& runs, const Target& target) {
@@ -87,8 +87,8 @@ std::string reach_cells(const Reach& own, const Reach& basis, const Costs& costs
 // ---- a whole training ----
 
 struct Pace {
-  double steps = 0, seconds = 0, bytes = 0;  // of the run
-  double step_seconds = 0, step_bytes = 0;   // in its second half, after any warm-up
+  double steps = 0, seconds = 0, bytes = 0;  // totals of the run
+  double step_seconds = 0, step_bytes = 0;   // per step in its second half, after any warm-up
 };
 
 std::optional<Pace> pace_of(const Row& run) {
@@ -156,7 +156,7 @@ std::string target_section(const Row& runs) {
             "\n";
   }
   const std::string kind = are_methods(runs) ? "method" : "scheme";
-  const std::string note = "The target is the best that all runs reach which end as well as " +
+  const std::string note = "The target is the best value reached by all runs that end as well as " +
                            label_of(runs[basis_of(runs)]) +
                            " (within a point of accuracy, 3 % of perplexity, or 0.03 of loss). " +
                            target_note(*target);

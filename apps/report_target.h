@@ -1,4 +1,4 @@
-// report_target.h: what a result costs: the verdict, time and bytes to a target, a whole training.
+// report_target.h: the cost of a result: the verdict, time and bytes to a target, a whole training.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -8,13 +8,13 @@
 
 namespace thinwire::apps {
 
-// The verdict as the page's first sentences; empty when there is none.
+// The verdict as the page's first sentences. Empty if there is none.
 std::string lead(const Row& runs);
 
-// Per run the steps, time and bytes to the target, with bars; empty when there is no target.
+// For each run, the steps, time and bytes to the target, with bars. Empty if there is no target.
 std::string target_section(const Row& runs);
 
-// Per run the bytes and time of all its steps, and of a longer training at the same pace.
+// For each run, the bytes and time of all its steps, and of a longer training at the same pace.
 std::string cost_section(const Row& runs);
 
 }  // namespace thinwire::apps

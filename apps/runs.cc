@@ -1,4 +1,4 @@
-// runs.cc: one `thinwire train` after the other.
+// runs.cc: runs one `thinwire train` after another.
 // SPDX-License-Identifier: Apache-2.0
 #include "apps/runs.h"
 
@@ -16,7 +16,7 @@
 namespace thinwire::apps {
 namespace {
 
-// A folder for the files that the runs leave; gone with this object.
+// A folder for the runs' output files. It is removed with this object.
 class Scratch {
  public:
   Scratch() {
@@ -37,7 +37,7 @@ class Scratch {
   std::filesystem::path folder_;
 };
 
-// Files that a run leaves; no trace where it is empty.
+// Output files of a run. An empty trace name means no trace.
 struct Files {
   std::string json, trace;
 };
@@ -60,7 +60,7 @@ class Runs {
  public:
   Runs(const Training& training, const Ended& ended) : training_(training), ended_(ended) {}
 
-  // One training per seed. Where one has no result, those before it count.
+  // Trains once per seed. If one seed has no result, those before it still count.
   void add(const Plan& plan) {
     std::vector<Row> documents;
     try {
@@ -80,7 +80,7 @@ class Runs {
   }
 
  private:
-  // With a trace its timeline becomes part of the result.
+  // With a trace, the run's timeline becomes part of the result.
   Row train(const Plan& plan, int seed) {
     const bool traced = training_.traced && seed == 1;
     const Files files{scratch_.path("run.json"), traced ? scratch_.path("trace.json") : ""};
@@ -95,7 +95,7 @@ class Runs {
     return document;
   }
 
-  // The run itself has shown its own message.
+  // The run has already printed its own message.
   void judge(const Ending& ending, const Plan& plan, bool result) {
     if (ending.interrupted || ending.code == exit_interrupted)
       throw Interrupted("interrupted during the training with " + plan.str());

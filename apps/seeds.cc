@@ -67,7 +67,7 @@ Row over_seeds(const std::vector<Row>& documents) {
     final["lowest"] = *low;
     final["highest"] = *high;
   }
-  result["seed_rows"] = rows_of_seeds(documents);  // last: a new key moves "final"
+  result["seed_rows"] = rows_of_seeds(documents);  // last, because adding a key moves "final"
   return result;
 }
 

@@ -13,14 +13,14 @@ namespace {
 constexpr std::size_t cache_line = 16;            // in floats: shifts keep alignment
 constexpr std::size_t spare = std::size_t{4096};  // lines behind the end, for the shifts
 
-// The magnitude from a uniform number in (0, 1], by inverting the tail.
+// Maps a uniform number in (0, 1] to a magnitude, by inverting the tail.
 float from_tail(float unit) { return 1.0f / std::sqrt(std::sqrt(unit)) - 1.0f; }
 
 }  // namespace
 
 float heavy_tailed(std::uint64_t seed, std::uint64_t counter) {
   const std::uint64_t bits = random_at(seed, counter);
-  // Half a step above 0 and below 1: the magnitude is then neither infinite nor 0.
+  // Half a step above 0 and below 1, so that the magnitude is neither infinite nor 0.
   const float unit = (static_cast<float>(bits >> 41) + 0.5f) * 0x1p-23f;
   return (bits & 1) != 0 ? from_tail(unit) : -from_tail(unit);
 }
@@ -41,7 +41,8 @@ std::vector<std::uint32_t> uniform_support(std::uint32_t elements, std::size_t s
                                            std::uint64_t seed) {
   std::vector<std::uint32_t> support;
   support.reserve(survivors);
-  // Selection sampling: the next element is taken with the odds that the rest must come out right.
+  // Selection sampling: takes each element with the probability that makes every
+  // subset equally likely.
   for (std::uint32_t i = 0; i < elements && support.size() < survivors; ++i) {
     const double unit = static_cast<double>(random_at(seed, i) >> 11) * 0x1p-53;
     const auto wanted = static_cast<double>(survivors - support.size());
@@ -51,11 +52,11 @@ std::vector<std::uint32_t> uniform_support(std::uint32_t elements, std::size_t s
 }
 
 std::vector<float> survivor_values(std::size_t count, std::uint64_t seed) {
-  constexpr float threshold = 4.6f;  // what one in a thousand passes
+  constexpr float threshold = 4.6f;  // one element in a thousand exceeds it
   std::vector<float> values(count);
   for (std::size_t i = 0; i < count; ++i) {
     const float value = heavy_tailed(seed, i);
-    // A Pareto tail above a threshold is the same tail, stretched.
+    // A Pareto tail above a threshold is the same tail, scaled.
     values[i] = value + std::copysign(threshold * (1.0f + std::abs(value)), value);
   }
   return values;

@@ -1,4 +1,4 @@
-// table.cc: cells to text, text to columns.
+// table.cc: formats cells as text and text as columns.
 // SPDX-License-Identifier: Apache-2.0
 #include "apps/table.h"
 
@@ -14,7 +14,7 @@
 namespace thinwire::apps {
 namespace {
 
-// Four significant digits, without an exponent where people would not write one.
+// Four significant digits, without an exponent for numbers of ordinary size.
 std::string number_text(double value) {
   const double size = std::abs(value);
   if (size != 0 && (size < 1e-3 || size >= 1e9)) return printed("%.2e", value);
@@ -60,7 +60,7 @@ std::size_t width_of(const Column& column, const Rows& rows) {
   return width;
 }
 
-// Words lean left, numbers right.
+// Text is left-aligned, numbers right-aligned.
 std::string padded(const std::string& text, std::size_t width, bool left) {
   const std::string gap(width - std::min(width, text.size()), ' ');
   return left ? text + gap : gap + text;
@@ -71,7 +71,7 @@ void print_line(std::ostream& out, std::string line) {
   out << line << '\n';
 }
 
-// In Markdown a bar would end the cell.
+// A bar would end the cell in Markdown.
 std::string escaped(const std::string& text) {
   std::string result;
   for (const char c : text) result += c == '|' ? std::string("\\|") : std::string(1, c);

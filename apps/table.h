@@ -9,8 +9,8 @@
 
 namespace thinwire::apps {
 
-// One line of a result, keys in the order they were set. Times are in seconds, sizes in bytes: the
-// units that people like are given to them by print_table() alone.
+// One row of a result, with its keys in the order in which they were set. Times are in seconds and
+// sizes in bytes; only print_table() converts them to readable units.
 using Row = nlohmann::ordered_json;
 using Rows = std::vector<Row>;
 
@@ -28,22 +28,22 @@ struct Column {
   Show show = Show::text;
 };
 
-// A column that no row has is left out; a key that a row lacks is shown as nothing.
+// A column that no row has is omitted. A missing key shows as an empty cell.
 void print_table(std::ostream& out, const std::vector<Column>& columns, const Rows& rows);
 
 // One line per field: its name and its value.
 void print_fields(std::ostream& out, const Row& fields);
 
-// The same as a table of Markdown, every cell as plain text.
+// The same as a Markdown table, with every cell as plain text.
 void print_markdown(std::ostream& out, const std::vector<Column>& columns, const Rows& rows);
 
-// {"rows": [...]} and the keys of `about`, as a file; throws an Error when it cannot be written.
+// Writes {"rows": [...]} and the keys of `about` to a file. Throws an Error if it cannot.
 void write_json(const std::string& path, const Row& about, const Rows& rows);
 
 // A number in one of printf's formats.
 std::string printed(const char* format, double value);
 
-// How values look in tables: "1.23 ms", "45.6 kB".
+// The format of values in tables: "1.23 ms", "45.6 kB".
 std::string seconds_text(double seconds);
 std::string bytes_text(double bytes);
 

@@ -1,4 +1,5 @@
-// target.cc: values to a target, rows to the time and bytes it took, those to sentences.
+// target.cc: derives the target from values, time and bytes to it from rows, and
+// sentences from those.
 // SPDX-License-Identifier: Apache-2.0
 #include "apps/target.h"
 
@@ -18,7 +19,7 @@ bool rises(const std::string& key) { return key == "accuracy"; }
 
 bool better(const std::string& key, double a, double b) { return rises(key) ? a > b : a < b; }
 
-// The target is rounded; its last bits decide nothing.
+// The target is rounded, so its last bits must not decide.
 bool reaches(const Target& target, double value) {
   const double slack = 1e-6 * std::abs(target.value);
   return rises(target.key) ? value >= target.value - slack : value <= target.value + slack;
@@ -33,7 +34,7 @@ bool usable(const Sample& sample) {
   return std::isfinite(sample.value.mean) && sample.seconds > 0 && sample.bytes > 0;
 }
 
-// What a run knows of its end alone.
+// The curve of a run that has only a final value.
 Curve end_of(const Row& run, const std::string& key) {
   const Row final = part(run, "final");
   const Number steps = number(final, "steps"), value = number(final, key.c_str()),
@@ -42,7 +43,7 @@ Curve end_of(const Row& run, const std::string& key) {
   return {{*steps, *steps * *bytes, *steps * *seconds, Spread::of({*value})}};
 }
 
-// Evaluations per seed. Empty unless every seed has one.
+// The evaluations of each seed. Empty unless every seed has one.
 std::vector<Curve> evaluations(const Row& run, const std::string& key) {
   std::vector<Curve> curves = seed_curves(run, key);
   bool none = true;
@@ -105,7 +106,7 @@ std::string range_text(const Spread& spread, std::string (*text)(double)) {
 }
 
 struct Contender {
-  std::size_t index;  // among the runs
+  std::size_t index;  // index among the runs
   std::string name;
   Reach reach;
 };
@@ -254,7 +255,7 @@ std::string target_note(const Target& target) {
   return std::string(target.key == "loss" ? "Nothing was evaluated, so the training loss counts. "
                                           : "") +
          "Time and bytes count until the first " + (target.key == "loss" ? "row" : "evaluation") +
-         " at the target: training with all waiting for messages, without the evaluations.";
+         " at the target. Time includes waiting for messages, but not the evaluations.";
 }
 
 }  // namespace thinwire::apps

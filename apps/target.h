@@ -1,4 +1,5 @@
-// target.h: the quality that the runs of a comparison reach, what each needs for it, and who wins.
+// target.h: the quality that the runs of a comparison reach, what each needs to reach it,
+// and who wins.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -11,42 +12,42 @@
 namespace thinwire::apps {
 
 // The accuracy that all runs reach with every seed, rounded to a tenth of a percent. For language
-// models it is a perplexity, and where nothing was evaluated a training loss. A run that ends worse
-// than the basis does not count: by more than a point of accuracy, 3 % of perplexity, or 0.03 of
+// models it is a perplexity, and without evaluations a training loss. A run that ends worse than
+// the baseline does not count: by more than a point of accuracy, 3 % of perplexity, or 0.03 of
 // loss.
 struct Target {
   std::string key;  // "accuracy", "perplexity" or "loss"
   double value = 0;
-  bool at_end = false;  // there is one evaluation per run, so times are those of whole trainings
+  bool at_end = false;  // one evaluation per run, so times are those of whole trainings
 
   std::string brief() const;  // "97.0 %"
   std::string str() const;    // "97.0 % accuracy"
 };
 
-// Empty when the basis has no values, or no time.
+// Empty if the baseline has no values, or no time.
 std::optional<Target> target_of(const Row& runs);
 
 // A value of `key` as people write it: "97.25 %", "12.34".
 std::string quality_text(const std::string& key, double value);
 
-// What a run needed until its first evaluation at or beyond the target. Time is spent in training,
-// with all waiting for messages but without the evaluations; bytes are those of one worker.
+// What a run needed until its first evaluation at or beyond the target. Time includes waiting for
+// messages but not the evaluations. Bytes are those of one worker.
 struct Reach {
   Spread steps, seconds, bytes;
 };
 
-// Empty where one of the seeds never got there.
+// Empty if one of the seeds never reached it.
 std::optional<Reach> reach_of(const Row& run, const Target& target);
 
-// What to say of a run without a Reach: "never reaches it: its best is 73.60 %".
+// The text for a run without a Reach: "never reaches it: its best is 73.60 %".
 std::string shortfall(const Row& run, const Target& target);
 
-// Sentences without markup: who reaches the target first, who with the fewest bytes, both with time
-// and bytes, and who never does. Times within 5 % are equal, and fewer bytes decide. Empty when
-// there are not two runs to compare.
+// Sentences without markup: which run reaches the target first, which with the fewest bytes (both
+// with time and bytes), and which never reach it. Times within 5 % count as equal; then the fewest
+// bytes win. Empty unless there are two runs to compare.
 std::vector<std::string> verdict(const Row& runs);
 
-// How the times were taken, for a note.
+// A note on how the times were measured.
 std::string target_note(const Target& target);
 
 }  // namespace thinwire::apps

@@ -1,4 +1,4 @@
-// timeline.cc: events of a trace to spans; which of them to show.
+// timeline.cc: turns the events of a trace into spans, and selects those to show.
 // SPDX-License-Identifier: Apache-2.0
 #include "apps/timeline.h"
 
@@ -61,7 +61,7 @@ struct Stretch {
   double from, to;
 };
 
-// From the start to the end of each step, by number.
+// The start and end of each step, by number.
 std::vector<Stretch> steps_of(const std::vector<Span>& compute) {
   std::map<std::uint64_t, Stretch> steps;
   for (const Span& span : compute) {
@@ -80,7 +80,7 @@ double start_of(const Timeline& timeline) {
   for (std::size_t i = usual; i + warm_up < steps.size(); ++i) {
     if (steps[i].from >= arrived) return steps[i].from;
   }
-  return steps[usual].from;  // too short a trace for better
+  return steps[usual].from;  // the trace is too short for a better choice
 }
 
 void start_at(std::vector<Span>& spans, double start) {

@@ -1,4 +1,4 @@
-// timeline_svg.cc: bars at shares of the width, so that text keeps its size on any screen.
+// timeline_svg.cc: draws bars at fractions of the width, so that text keeps its size on any screen.
 // SPDX-License-Identifier: Apache-2.0
 #include "apps/timeline_svg.h"
 
@@ -48,7 +48,7 @@ std::string text_at(const std::string& x, double y, const char* anchor, const st
          "\n";
 }
 
-// One timeline while it is drawn.
+// One timeline while it is being drawn.
 class Picture {
  public:
   Picture(const Timeline& timeline, double span) : timeline_(timeline), span_(span) {
@@ -99,7 +99,7 @@ class Picture {
       const std::string x = share(tick, end);
       svg += "<line class=\"grid\"" + attribute("x1", x) + attribute("x2", x) +
              attribute("y1", "0") + attribute("y2", pixels(bottom_ + 3)) + "/>\n";
-      // A label at an edge would leave the picture.
+      // A label at an edge would extend beyond the picture.
       const char* anchor = tick == 0 ? "start" : tick > 0.93 * end ? "end" : "middle";
       svg += text_at(x, bottom_ + 16, anchor, printed("%.9g", tick) + " ms");
     }

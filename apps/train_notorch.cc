@@ -1,4 +1,4 @@
-// train_notorch.cc: the verbs of thinwire-torch, as the program without torch knows them: by name.
+// train_notorch.cc: the verbs of thinwire-torch in a build without torch: only their names.
 // SPDX-License-Identifier: Apache-2.0
 #include "apps/verb.h"
 
@@ -21,7 +21,8 @@ void add_train(CLI::App& parent) {
   add_absent(parent, "train", "Train a network on several workers");
 }
 void add_bench_step(CLI::App& parent) {
-  add_absent(parent, "step", "A training step as dense, against plain all-reduce");
+  add_absent(parent, "step",
+             "Measure training steps through an exchange, against plain all-reduce");
 }
 
 }  // namespace thinwire::apps

@@ -1,4 +1,4 @@
-// verb.cc: flags, schemes and reports, as all verbs treat them.
+// verb.cc: flags, schemes and reports, common to all verbs.
 // SPDX-License-Identifier: Apache-2.0
 #include "apps/verb.h"
 
@@ -35,7 +35,7 @@ std::size_t parse_count(const std::string& flag, const std::string& text) {
   return static_cast<std::size_t>(value);
 }
 
-// For the name of a scheme or option that is not known; else nothing.
+// A suggestion for an unknown scheme or option name; empty otherwise.
 std::string meant(const Config& config) {
   std::vector<std::string> names;
   for (const Scheme* scheme : schemes()) {

@@ -1,5 +1,5 @@
-// csc_bench.cc: the ladder of the chunk pass (gradient into memory, L1 norm per chunk): plain
-// reference, each instruction set of this machine, and the streaming floor, over one bucket.
+// csc_bench.cc: compares variants of the chunk pass (gradient into memory, L1 norm per chunk) over
+// one bucket: plain reference, each instruction set of this machine, and the streaming floor.
 // SPDX-License-Identifier: Apache-2.0
 #include <benchmark/benchmark.h>
 
@@ -49,7 +49,7 @@ void run_floor(benchmark::State& state) {
   state.SetBytesProcessed(state.iterations() * state.range(0) * 20);
 }
 
-// In the first-level cache, in the last-level one, and far outside.
+// One size for the first-level cache, one for the last-level cache, and one far beyond both.
 void sizes(benchmark::internal::Benchmark* bench) { bench->Arg(2048)->Arg(1 << 20)->Arg(1 << 24); }
 
 void add_ladder(const std::string& name, Accumulate accumulate) {

@@ -1,16 +1,16 @@
 #!/usr/bin/env python3
-"""ddp_overhead: what a link costs a DDP step, against plain DDP and PyTorch's own hooks, in one
-run.
+"""ddp_overhead: compares the cost of thinwire in a DDP step with plain DDP and PyTorch's own hooks,
+in one run.
 
     PYTHONPATH=build/release/python .venv/bin/python bench/ddp_overhead.py \\
         [--model mlp|lstm|resnet50] [--workers 2] [--json F]
 
-All contenders live in the same workers, each with a model of its own, and take single steps in
-turn, each first as often as the others, so that whatever else the machine does meets them alike.
-Each turn gives a ratio to the first contender: printed are the median over all turns and the 95 %
-interval of that median. For mlp, plain DDP stands there twice: what its second self is off 1 is
-noise. Two more ratios: of the fastest twentieths of all steps, and of the processor time of rank 0,
-all threads, which does not see the waiting.
+All contenders live in the same workers, each with its own model. They take single steps in turn,
+and each goes first equally often, so that other load on the machine affects all of them equally.
+Each turn gives a ratio to the first contender. The output is the median over all turns and its
+95 % interval. For mlp, plain DDP takes part twice: the second entry's distance from 1 is noise.
+Two more ratios: of the fastest twentieth of all steps, and of the processor time of all threads
+of rank 0, which does not include waiting.
 """
 
 # SPDX-License-Identifier: Apache-2.0
@@ -32,7 +32,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 
 class Lstm(nn.Module):
-    """The shapes of a word model: a large embedding, two layers, a large head."""
+    """The shapes of a word model: a large embedding, two layers, a large output layer."""
 
     def __init__(self, words=5000, width=400):
         super().__init__()
@@ -47,8 +47,8 @@ class Lstm(nn.Module):
 
 
 class Shapes(nn.Module):
-    """The parameters of ResNet-50 without its work: one product per weight, so that a step is
-    mostly the exchange."""
+    """The parameters of ResNet-50 without its computation: one product per weight, so that a
+    step is mostly the exchange."""
 
     def __init__(self):
         super().__init__()
@@ -73,7 +73,7 @@ def mlp():
 
 
 def problem(name, rank):
-    """A model, and one step's loss of it."""
+    """A model and its loss in one step."""
     generator = torch.Generator().manual_seed(rank)
     if name == "mlp":
         x, y = (
@@ -120,7 +120,7 @@ def train(one, loss_of):
 
 
 def take_turns(field, step, steps):
-    """The steps of each: (seconds, seconds of processor time)."""
+    """The steps of each contender: (seconds, seconds of processor time)."""
     names, taken = list(field), {name: [] for name in field}
     dist.barrier()
     for turn in range(steps):
@@ -156,8 +156,8 @@ def fastest(steps):
 
 
 def median_within(values):
-    """The median and its 95 % interval, from the binomial distribution of how many values lie below
-    it."""
+    """The median and its 95 % interval, from the binomial distribution of the number of values
+    below it."""
     values, middle, wide = sorted(values), (len(values) - 1) / 2, 0.98 * len(values) ** 0.5
     return (
         values[max(0, math.floor(middle - wide))],
@@ -167,7 +167,7 @@ def median_within(values):
 
 
 def measured(names, rounds):
-    """A row for each, against the first."""
+    """One row per contender, relative to the first."""
     rows = []
     for name in names:
         (walls, cpus), (base_walls, base_cpus) = (
@@ -232,7 +232,7 @@ def main():
     parser.add_argument("--model", choices=["mlp", "lstm", "resnet50"], default="mlp")
     parser.add_argument("--workers", type=int, default=2)
     parser.add_argument("--rounds", type=int, default=40)
-    parser.add_argument("--steps", type=int, default=0, help="of a block; default: by model")
+    parser.add_argument("--steps", type=int, default=0, help="steps per block; default: by model")
     parser.add_argument(
         "--contenders",
         nargs="*",

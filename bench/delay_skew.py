@@ -1,10 +1,11 @@
 #!/usr/bin/env python3
 """delay_skew.py FOLDER [--steps N] [--seeds 1,2]: why delayed averaging, like FedAvg, loses
-accuracy where workers have different classes, and what does not help: Fashion-MNIST from its idx
-files in FOLDER, four workers with shares drawn from Dirichlet(0.3), the perceptron of `--model
-mlp`. A simulation: all workers of all variants in one process and one batched product, with torch
-alone and none of thinwire's code, so that it can do what no real worker can (take a gradient at the
-mean of the models of this moment). Half a minute on an H200; it runs without a GPU too, but slowly.
+accuracy when workers have different classes, and what does not help. It uses Fashion-MNIST from
+its idx files in FOLDER, four workers with shares drawn from Dirichlet(0.3), and the perceptron
+of `--model mlp`. This is a simulation: all workers of all variants run in one process as one
+batched product, with torch alone and none of thinwire's code. So it can do what no real worker
+can: compute a gradient at the current mean of the models. It takes half a minute on an H200. It
+also runs without a GPU, but slowly.
 """
 
 import argparse, math, os
@@ -63,8 +64,8 @@ def logits(weights, images):
 
 
 def batches(seed):
-    """Which images each worker has in each step [STEPS, WORKERS, BATCH], and the logarithm of its
-    shares of the classes."""
+    """The images of each worker in each step [STEPS, WORKERS, BATCH], and the logarithm of each
+    worker's class shares."""
     random = numpy.random.default_rng(seed + 77)
     labels = LABELS.cpu().numpy()
     owned = [[] for _ in range(WORKERS)]
@@ -100,7 +101,7 @@ class Synchronous:
         self.at_mean, self.frequencies = (
             at_mean,
             frequencies,
-        )  # gradients at the mean model; classes' shares told to the loss
+        )  # gradients at the mean model; the loss knows the class shares
         self.momentum = torch.zeros(WORKERS, SIZE, device=DEVICE)
 
     def step(self, step, weights, gradients):
@@ -112,8 +113,8 @@ class Synchronous:
 
 
 class FedAvg(Synchronous):
-    """With `control`, SCAFFOLD: the mean difference of a worker's gradients from everybody's in the
-    rounds before is taken off."""
+    """With `control`, SCAFFOLD: subtracts the mean difference between a worker's gradients and
+    everybody's in earlier rounds."""
 
     def __init__(self, local, control=False, **common):
         super().__init__(**common)
@@ -134,9 +135,10 @@ class FedAvg(Synchronous):
 
 
 class Delayed(Synchronous):
-    """`soft` with a fixed share. With `memory`, a worker takes `part` of its drift off what it
-    makes at once: the mean difference of its gradients from everybody's, in the rounds that have
-    arrived. From the part `until` of the training on: synchronous."""
+    """`soft` with a fixed share. With `memory`, a worker subtracts `part` of its drift
+    from its own updates at once. The drift is the mean difference between its gradients
+    and everybody's, in the rounds that have arrived. After the fraction `until` of the
+    training it is synchronous."""
 
     def __init__(self, delay, share=0.5, memory=0, part=1, until=1, **common):
         super().__init__(**common)

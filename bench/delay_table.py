@@ -1,18 +1,18 @@
 #!/usr/bin/env python3
 """delay_table.py PROGRAM [--rounds N] [--methods WORD] [--at-once CORES] [--json F]: steps per
 second of synchronous training, FedAvg and delayed averaging over emulated links of growing latency,
-real processes, as tables: what each keeps of its own speed without latency, its speed-up over
-FedAvg with 5 local steps (as in Zhu et al. 2021), and how much of a step it waits for others.
-PROGRAM: the `thinwire` command; WORD: only methods with it in their name. Five minutes a round; two
-workers of one thread, so that on two cores they do not wait for each other's processor.
+with real processes. The tables show what each method keeps of its own speed without latency, its
+speed-up over FedAvg with 5 local steps (as in Zhu et al. 2021), and how much of a step it waits for
+others. PROGRAM is the `thinwire` command; WORD selects methods by name. A round takes five minutes.
+There are two workers of one thread each, so that on two cores they do not compete for a processor.
 
-A run is reported in eight parts; the first and the last, which has the wait for the last messages,
-are left out, and the median of the others is its time: the speed of a training that goes on. A
-method's runs over all latencies follow each other, in every other round backwards; with --at-once
-they run at the same time, each on CORES cores of its own, and move on to the next cores in every
-round: for machines with many cores and other guests. Printed are medians over the rounds, of the
-ratios within a round too: whatever else the machine does from second to second and from minute to
-minute disturbs these least.
+A run is reported in eight parts. The first and the last part are left out (the last includes the
+wait for the last messages), and the median of the others is its time: the speed of a training in
+progress. A method's runs over all latencies follow each other, in reverse order in every other
+round. With --at-once they run at the same time, each on its own CORES cores, and move to the
+next cores in every round; this is for machines with many cores and other users. The output is
+medians over the rounds, also of the ratios within a round, because other load on the machine
+disturbs these least.
 """
 
 import argparse, json, os, subprocess, tempfile
@@ -72,7 +72,7 @@ def parts_of(flags, steps, latency, cores=()):
 
 
 def steps_of(name, latency):
-    """A part has a message of every method; and a run no more than half a minute of waiting."""
+    """A part contains a message of every method, and a run waits at most half a minute."""
     return 2000 if name.startswith("DGA") else 480 if latency in ("0ms", "1ms") else 160
 
 
@@ -119,7 +119,7 @@ waits = {
 
 
 def ratio(upper, lower):
-    """The median over rounds, and the extremes."""
+    """The median over rounds, with minimum and maximum."""
     if upper not in times or lower not in times:
         return "-"
     ratios = sorted(a / b for a, b in zip(times[upper], times[lower]))

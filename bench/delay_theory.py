@@ -1,11 +1,12 @@
 #!/usr/bin/env python3
-"""delay_theory.py: delayed averaging on a quadratic, where everything can be calculated. Prints up
-to which eta * lambda each correction is stable, and how far gradient noise drives the workers
-apart: tables of docs/notebook/delay.md. Needs numpy; a minute.
+"""delay_theory.py: delayed averaging on a quadratic, where everything can be calculated. Prints
+the largest eta * lambda at which each correction is stable, and how far gradient noise drives the
+workers apart: the tables of docs/notebook/delay.md. Needs numpy; takes a minute.
 
 One step of a worker with curvature l (times eta), momentum m, share s and pace p, in the words of
 docs/notebook/delay.md:
-    v = m v + l w + noise;  u = -v;  w += s u;  due += mean u(then) - s u(then);  w += p due;  due -= p due
+    v = m v + l w + noise;  u = -v;  w += s u
+    due += mean u(then) - s u(then);  w += p due;  due -= p due
 The workers' mean sees mean u = u, their deviations from it see mean u = 0. pull: w += rate (mean
 w(then) - w(then)).
 """
@@ -17,7 +18,8 @@ CURVATURES = np.concatenate([np.geomspace(1e-3, 0.3, 800), np.arange(0.3, 7.5, 0
 
 
 def ledger(momentum, delay, curvature, share, pace, of_mean=False):
-    """What a step does to (w, v, due, u of the last D steps), and what a unit of noise does."""
+    """The effect of a step on (w, v, due, u of the last D steps), and the effect of a
+    unit of noise."""
     unit = np.eye(3 + delay)
     v = momentum * unit[1] + curvature * unit[0]
     due = unit[2] + (of_mean - share) * unit[-1]
@@ -26,7 +28,7 @@ def ledger(momentum, delay, curvature, share, pace, of_mean=False):
 
 
 def pull(momentum, delay, curvature):
-    """The same for (w, v, w of the last D steps), of the deviations."""
+    """The same for (w, v, w of the last D steps) of the deviations."""
     unit = np.eye(2 + delay)
     v = momentum * unit[1] + curvature * unit[0]
     step = np.vstack([unit[0] - v - 0.4 / delay * unit[-1], v, unit[0] - v, unit[2:-1]])
@@ -50,7 +52,7 @@ def variance(step, noise):
 
 
 def fedavg_variance(momentum, local_steps):
-    """The mean over a round; workers keep their momentum when they meet."""
+    """The mean over a round. Workers keep their momentum when they average."""
     total = 0
     for phase in range(local_steps):
         w = v = 0.0

@@ -1,5 +1,5 @@
-// dgc_bench.cc: the ladder of the DGC pass: plain reference, each instruction set of this machine,
-// and the streaming floor, over one bucket.
+// dgc_bench.cc: compares variants of the DGC pass over one bucket: plain reference, each
+// instruction set of this machine, and the streaming floor.
 // SPDX-License-Identifier: Apache-2.0
 #include <benchmark/benchmark.h>
 
@@ -19,8 +19,8 @@ using namespace thinwire;
 constexpr float momentum = 0.9f;
 constexpr float threshold = 2000.0f;
 
-// A state in the middle of training: u has settled for a gradient that stays, and v, which grows by
-// u in every pass, is anywhere below the threshold. About one element in a thousand then passes it.
+// A state in the middle of training: u has settled for a constant gradient, and v, which grows by u
+// in every pass, is anywhere below the threshold. About one element in a thousand then passes it.
 struct Arrays {
   explicit Arrays(std::size_t count)
       : g(count), u(count), v(count), index(dgc_block), value(dgc_block), velocity(dgc_block) {
@@ -69,7 +69,7 @@ void run_on(const std::string& target, benchmark::State& state, Accumulate accum
   force_kernel_target("");
 }
 
-// In the first-level cache, in the last-level one, and far outside.
+// One size for the first-level cache, one for the last-level cache, and one far beyond both.
 void sizes(benchmark::internal::Benchmark* bench) { bench->Arg(2048)->Arg(1 << 20)->Arg(1 << 24); }
 
 void add_ladder(const std::string& name, Accumulate accumulate) {

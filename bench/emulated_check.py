@@ -1,16 +1,17 @@
 #!/usr/bin/env python3
-"""emulated_check: is the emulated link right? The same training over it and a real one. Needs root.
+"""emulated_check: checks the emulated link: runs the same training over it and over a real link.
+Needs root.
 
     sudo .venv/bin/python bench/emulated_check.py build/release [--links 100mbit,5ms ...] [--json F]
 
-Each scheme trains a few steps (a) with `--link`, its workers on this machine without any limit, and
-(b) without it, its workers in network namespaces of their own, whose links `tc` limits (tbf, both
-directions; a burst of 32 kB, or small messages would pass at any rate) and whose frames a relay
-(relay.cc) holds for the latency. A link without a latency is tc's alone. Both start their workers
-afresh in each round, in turn. A run's time is the lower quartile of its steps after the first few,
-since whatever else the machine does can only make a step slower; printed are the median, the lowest
-and the highest of the rounds. Batches are small, so that most of a step is spent on the link; what
-is computed counts in both.
+Each scheme trains a few steps (a) with `--link`, with its workers on this machine without any
+limit, and (b) without it, with its workers in separate network namespaces. `tc` limits their
+links (tbf, both directions, with a burst of 32 kB; a larger one would let small messages pass at
+any rate), and a relay (relay.cc) holds their frames for the latency. A link without latency
+needs only tc. Both start their workers anew in each round, in turn. A run's time is the lower
+quartile of its steps after the first few, because other load on the machine can only make a step
+slower. The output is the median, minimum and maximum of the rounds. Batches are small, so that
+most of a step is spent on the link; computation counts in both.
 """
 # SPDX-License-Identifier: Apache-2.0
 from __future__ import annotations
@@ -29,7 +30,7 @@ from namespaces import Network, missing
 
 SCHEMES = ["dense", "bf16", "powersgd", "dgc:density=0.001"]
 UNITS = {"us": 1e-6, "ms": 1e-3, "s": 1.0}
-WARM_UP = 3  # steps: weights travel, TCP finds its pace
+WARM_UP = 3  # steps: workers share the weights, TCP finds its rate
 
 
 def seconds_of(latency: str) -> float:

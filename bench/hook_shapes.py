@@ -1,13 +1,13 @@
 #!/usr/bin/env python3
-"""hook_shapes: the time of the hook alone, thinwire's against PyTorch's for the same reduction, on
-the shapes of real models.
+"""hook_shapes: the time of the hook alone on the shapes of real models, thinwire's compared with
+PyTorch's for the same reduction.
 
     PYTHONPATH=build/release/python .venv/bin/python bench/hook_shapes.py \\
         [--shapes lstm650 resnet50] [--workers 2] [--json F]
 
-A backward that computes nothing adds ready gradients to DDP's buckets, and there is no optimizer:
-the rest of a step is the hook. Contenders take single steps in turn (ddp_overhead.py); a ratio
-below 1 says that thinwire is the faster.
+A backward that computes nothing adds ready gradients to DDP's buckets, and there is no
+optimizer, so the rest of a step is the hook. Contenders take single steps in turn
+(ddp_overhead.py). A ratio below 1 means that thinwire is faster.
 """
 
 # SPDX-License-Identifier: Apache-2.0
@@ -24,7 +24,7 @@ from ddp_overhead import contender, free_port, measured, take_turns, text_of
 
 
 def lstm(width, words=10000, layers=2):
-    """A word model of the Penn Treebank."""
+    """A word model for the Penn Treebank."""
     layer = [(4 * width, width), (4 * width, width), (4 * width,), (4 * width,)]
     return [(words, width), *layers * layer, (words, width), (words,)]
 
@@ -36,7 +36,7 @@ def resnet50():
             convolutions = [(inner, width, 1, 1), (inner, inner, 3, 3), (4 * inner, inner, 1, 1)]
             convolutions += [(4 * inner, width, 1, 1)] if block == 0 else []
             for shape in convolutions:
-                shapes += [shape, shape[:1], shape[:1]]  # with its norm
+                shapes += [shape, shape[:1], shape[:1]]  # with its norm layer
             width = 4 * inner
     return [*shapes, (1000, 2048), (1000,)]
 
@@ -45,7 +45,7 @@ SHAPES = {"lstm650": lambda: lstm(650), "lstm1500": lambda: lstm(1500), "resnet5
 
 
 class Ready(torch.autograd.Function):
-    """Its gradients are there already."""
+    """A model whose gradients are ready in advance."""
 
     @staticmethod
     def forward(ctx, gradients, *parameters):
@@ -70,7 +70,7 @@ class Model(nn.Module):
 
 def step(one):
     ddp, _, _ = one
-    ddp.zero_grad(set_to_none=False)  # they are views of the buckets, and stay
+    ddp.zero_grad(set_to_none=False)  # they are views of the buckets and must stay
     ddp().backward()
 
 
@@ -78,7 +78,7 @@ def work(rank, options, shapes, scheme, port):
     os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port), THINWIRE_LOG="warning")
     torch.set_num_threads(1)
     dist.init_process_group("gloo", rank=rank, world_size=options.workers)
-    # PyTorch's PowerSGD hook over Gloo aborts with several buckets: one for all, in both.
+    # PyTorch's PowerSGD hook over Gloo aborts with several buckets, so both use one bucket.
     bucket_mb = 1000 if scheme.startswith("powersgd") else 25
     names = [f"torch {scheme}", f"thinwire {scheme}"]
     field = {
@@ -127,8 +127,8 @@ def main():
     )
     parser.add_argument("--workers", type=int, default=2)
     parser.add_argument("--rounds", type=int, default=11)
-    parser.add_argument("--steps", type=int, default=4, help="of a round")
-    parser.add_argument("--json", help="one line per row is added to it")
+    parser.add_argument("--steps", type=int, default=4, help="steps per round")
+    parser.add_argument("--json", help="file to which each row is added as a line")
     options = parser.parse_args()
     print(
         f"{options.workers} workers over Gloo, {options.rounds} rounds of {options.steps} steps: "

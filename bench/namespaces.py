@@ -1,14 +1,14 @@
-"""namespaces: network namespaces as hosts. Each has an address of its own and one link to a switch,
-as thin as wished; nothing else.
+"""namespaces: network namespaces as hosts. Each has its own address and one link to a switch, with
+any bandwidth.
 
     with Network(4) as network:
         network.shape("100mbit")
         network.delay("build/release/bench/link_relay", 0.005)
         worker = network.start(2, ["python3", "worker.py"], {"MASTER_ADDR": network.address(0)})
 
-The switch is a bridge in a namespace too, so nothing of the machine's own network is touched, and
-no packet can leave: deleting the namespaces removes all of it. They are named after this process;
-those of one that was killed are removed by the next.
+The switch is a bridge in a namespace too. So the machine's own network is not touched, and no
+packet can leave; deleting the namespaces removes everything. They are named after this process.
+If a process was killed, the next one removes its namespaces.
 """
 
 # SPDX-License-Identifier: Apache-2.0
@@ -22,7 +22,7 @@ import time
 
 PREFIX = "thinwire"
 FOLDER = "/run/netns"  # where `ip netns` mounts them
-DEVICE = "eth0"  # of every host, on its own side
+DEVICE = "eth0"  # on every host's own side
 
 
 def run(command: str) -> str:
@@ -40,7 +40,7 @@ def mounted() -> bool:
 
 
 def missing() -> str:
-    """Why there can be no namespaces here; empty if there can."""
+    """Why namespaces are impossible here; empty if they are possible."""
     if os.geteuid() != 0:
         return "needs root: it makes network namespaces (ip netns) and limits their links (tc)"
     absent = [tool for tool in ("ip", "tc") if not shutil.which(tool)]
@@ -51,15 +51,15 @@ def missing() -> str:
         with Network(1) as network:
             network.shape("1gbit")
     except RuntimeError as error:
-        if not before and mounted():  # `ip netns add` leaves it behind where it is refused
+        if not before and mounted():  # a refused `ip netns add` leaves it behind
             run(f"umount {FOLDER}")
         return f"needs network namespaces, veth, a bridge and tbf; this machine refuses: {error}"
     return ""
 
 
 def kill_all_in(name: str) -> None:
-    """Every process of a namespace of ours, and theirs: a worker of torchrun leaves its session,
-    but not its namespace."""
+    """All processes in our namespaces and their children: a worker of torchrun leaves its
+    session, but not its namespace."""
     for _ in range(100):
         pids = [int(pid) for pid in run(f"ip netns pids {name}").split()]
         if not pids:
@@ -112,14 +112,14 @@ class Network:
         return self
 
     def _make(self, name: str) -> None:
-        self._made.append(name)  # first: what comes between is removed too
+        self._made.append(name)  # first, so that a failure below is cleaned up too
         run(f"ip netns add {name}")
         run(f"ip -n {name} link set lo up")
 
     def shape(self, rate: str, burst: str = "128kb") -> None:
-        """Both directions of every link, by a token bucket; "none": as fast as the machine.
+        """Limits both directions of every link by a token bucket; "none": as fast as the machine.
 
-        `burst` is what may pass at once after a pause."""
+        `burst` is the number of bytes that may pass at once after a pause."""
         for host, name in enumerate(self.names):
             for place, device in ((name, DEVICE), (self._switch, f"port{host}")):
                 run(
@@ -132,9 +132,9 @@ class Network:
                 )
 
     def delay(self, relay: str, seconds: float) -> None:
-        """Every frame from one host to another waits so long, each way.
+        """Delays every frame from one host to another, each way.
 
-        `relay` (relay.cc) takes the bridge's place, before all others on the cores."""
+        `relay` (relay.cc) replaces the bridge, with priority over all other processes."""
         ports = [f"port{host}" for host in range(len(self.names))]
         for port in ports:
             run(f"ip -n {self._switch} link set {port} nomaster")
@@ -146,8 +146,8 @@ class Network:
     def start(
         self, host: int, command: list[str], environment: dict[str, str] | None = None, **options
     ) -> subprocess.Popen:
-        """A process on that host. In a session of its own: Ctrl-C is for the caller, whose with-
-        block ends it."""
+        """Starts a process on that host, in its own session: Ctrl-C is for the caller, whose
+        with-block ends the process."""
         process = subprocess.Popen(
             ["ip", "netns", "exec", self.names[host], *command],
             start_new_session=True,
@@ -161,7 +161,7 @@ class Network:
         self.close()
 
     def close(self) -> None:
-        """Nothing may interrupt this: a second Ctrl-C waits until it is done."""
+        """Must not be interrupted: a second Ctrl-C waits until it is done."""
         blocked = signal.pthread_sigmask(
             signal.SIG_BLOCK, {signal.SIGINT, signal.SIGTERM, signal.SIGHUP}
         )

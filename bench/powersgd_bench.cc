@@ -1,5 +1,5 @@
-// powersgd_bench.cc: the ladder of PowerSGD's three passes: plain reference, each instruction set
-// of this machine, and the streaming floor, over square matrices and a wide one.
+// powersgd_bench.cc: compares variants of PowerSGD's three passes over square matrices and a wide
+// one: plain reference, each instruction set of this machine, and the streaming floor.
 // SPDX-License-Identifier: Apache-2.0
 #include <benchmark/benchmark.h>
 
@@ -40,7 +40,7 @@ constexpr Passes fast{powersgd_take, powersgd_project, powersgd_give, powersgd_s
 constexpr Passes plain{powersgd_take_reference, powersgd_project_reference, powersgd_give_reference,
                        powersgd_settle_reference};
 
-// One step of a matrix. Factors are small, so that they neither grow nor vanish over the repeats.
+// One step of a matrix. Factors are small, so that they neither grow nor vanish when repeated.
 void run_step(benchmark::State& state, const Passes& passes) {
   Arrays a(state);
   for (auto _ : state) {
@@ -54,7 +54,7 @@ void run_step(benchmark::State& state, const Passes& passes) {
   state.SetBytesProcessed(state.iterations() * static_cast<std::int64_t>(a.g.size()) * 28);
 }
 
-// 20 and 8 of the 28 bytes per element.
+// The two loops move 20 and 8 of the 28 bytes per element.
 void run_floor(benchmark::State& state) {
   Arrays a(state);
   std::vector<float> more(a.g.size());

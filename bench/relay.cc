@@ -1,13 +1,13 @@
-// relay.cc: a switch that holds every frame for a while: a long wire between network namespaces.
+// relay.cc: a switch that delays every frame, like a long wire between network namespaces.
 //
 //     link_relay MICROSECONDS DEVICE...
 //
-// Takes each Ethernet frame that arrives at a device, holds it for so long, and sends it out at the
-// device behind which its receiver was last seen (at all others when it was not, or for a
-// broadcast). Kernels without netem can so have a real delay: TCP sees it as any other. Frames keep
-// what the kernel wrote before them about checksums and segmentation (virtio_net_hdr), so that one
-// of 64 kB costs no more than a small one. `bench/namespaces.py` starts it, in a namespace of its
-// own.
+// Takes each Ethernet frame that arrives at a device, holds it for this time, and sends it out
+// at the device behind which its receiver was last seen (at all others for an unknown receiver
+// or a broadcast). This gives kernels without netem a real delay, which TCP sees like any
+// other. Frames keep the kernel's own header for checksums and segmentation (virtio_net_hdr),
+// so a frame of 64 kB costs no more than a small one. `bench/namespaces.py` starts this
+// program, in a separate namespace.
 // SPDX-License-Identifier: Apache-2.0
 #include <arpa/inet.h>
 #include <linux/if_ether.h>
@@ -34,7 +34,7 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-constexpr std::size_t kHeader = 10;                // of struct virtio_net_hdr
+constexpr std::size_t kHeader = 10;                // size of struct virtio_net_hdr
 constexpr std::size_t kLongest = kHeader + 65600;  // a segmented frame has up to 64 kB
 constexpr std::size_t kAddress = 6;
 
@@ -65,7 +65,7 @@ int open_device(const std::string& name) {
 struct Held {
   Clock::time_point release;
   std::size_t from = 0;
-  std::vector<char> frame;  // behind its virtio_net_hdr
+  std::vector<char> frame;  // after its virtio_net_hdr
 };
 
 class Relay {
@@ -110,7 +110,7 @@ class Relay {
     }
   }
 
-  // A full queue of the device drops the frame, as that of a switch does.
+  // A full queue of the device drops the frame, like that of a switch.
   void send_on(const Held& held) {
     const auto known = place_.find(std::string(held.frame.data() + kHeader, kAddress));
     for (std::size_t d = 0; d < devices_.size(); ++d) {
@@ -122,7 +122,7 @@ class Relay {
   const Clock::duration delay_;
   std::vector<int> devices_;
   std::vector<pollfd> polled_;
-  std::deque<Held> held_;                     // by release: the delay is the same for all
+  std::deque<Held> held_;                     // by release time: the delay is the same for all
   std::map<std::string, std::size_t> place_;  // device by address
   std::vector<char> buffer_ = std::vector<char>(kLongest);
 };

@@ -5,13 +5,13 @@ thinwire, in one run. Needs root.
     sudo PYTHONPATH=build/release/python .venv/bin/python bench/shaped_ddp.py \\
         [--quick] [--links 100mbit 1gbit none] [--json F]
 
-Four workers in four network namespaces, whose links a token bucket (tc, tbf) limits in both
-directions; Gloo over the namespaces' own addresses. All contenders live in the same workers, each
-with a model of its own, made and warmed up before the links become thin. Then blocks of steps are
-taken in turn, so that whatever else the machine does meets them alike; a block ends when the
-slowest worker does. Each round of blocks gives a ratio to dense: printed are the median, the lowest
-and the highest. Bytes are the kernel's count of what left a worker. PyTorch's PowerSGD hook has all
-parameters in one bucket, since it aborts over Gloo with several.
+Four workers run in four network namespaces, whose links a token bucket (tc, tbf) limits in both
+directions. Gloo uses the namespaces' own addresses. All contenders live in the same workers,
+each with its own model, created and warmed up before the links are limited. Then they take
+blocks of steps in turn, so that other load on the machine affects all of them equally. A block
+ends when the slowest worker does. Each round of blocks gives a ratio to dense; the output is the
+median, minimum and maximum. Bytes are what the kernel counted as sent by a worker. PyTorch's
+PowerSGD hook has all parameters in one bucket, because it aborts over Gloo with several.
 """
 
 # SPDX-License-Identifier: Apache-2.0
@@ -29,7 +29,7 @@ import time
 from namespaces import DEVICE, Network, missing
 
 DENSE = "DDP dense"
-# PyTorch refuses its bf16 hook without CUDA or XPU; its fp16 hook has as many bytes.
+# PyTorch's bf16 hook needs CUDA or XPU; its fp16 hook sends as many bytes.
 CONTENDERS = {  # name: PyTorch's hook, or thinwire's scheme
     DENSE: "",
     "PyTorch fp16": "hook fp16",
@@ -44,7 +44,7 @@ CONTENDERS = {  # name: PyTorch's hook, or thinwire's scheme
 WORDS, WIDTH = 10000, 512  # 14.5 million parameters
 
 
-# -- a worker: takes commands from its standard input, answers with a line of JSON each
+# -- a worker: reads commands from standard input and answers each with a line of JSON
 
 
 def language_model():
@@ -117,7 +117,7 @@ class Contender:
         for _ in range(steps):
             loss = self.step()
         seconds = time.perf_counter() - begin
-        dist.barrier()  # what the kernel has still to send counts
+        dist.barrier()  # bytes that the kernel has still to send count too
         self.optimizer.zero_grad()
         void = self.handle.report().skipped if self.handle else 0
         return {"seconds": seconds, "bytes": sent_bytes() - sent, "loss": float(loss), "void": void}
@@ -141,7 +141,7 @@ def work(options):
         print(json.dumps(field[name].block(steps)), flush=True)
 
 
-# -- the leader, outside of the namespaces
+# -- the leader, outside the namespaces
 
 
 class Workers:
@@ -177,7 +177,8 @@ class Workers:
         ]
 
     def block(self, name, steps):
-        """Seconds per step of the slowest worker, and the mean of what each sent per step."""
+        """Seconds per step of the slowest worker, and the mean of the bytes that each
+        sent per step."""
         for process in self.processes:
             process.stdin.write(json.dumps([name, steps]) + "\n")
             process.stdin.flush()
@@ -197,14 +198,14 @@ class Workers:
         if not line:
             self.errors.seek(0)
             raise SystemExit(
-                f"shaped_ddp: {name}: rank {rank} ended; what the workers said "
+                f"shaped_ddp: {name}: rank {rank} ended; the workers printed "
                 f"last:\n{self.errors.read()[-3000:]}"
             )
         return json.loads(line)
 
 
 def measure(workers, network, link, options):
-    """Per contender the seconds per step of each round, and the bytes of the last."""
+    """For each contender, the seconds per step of each round, and the bytes of the last round."""
     network.shape(link)
     steps, seconds, sent = {}, {name: [] for name in options.contenders}, {}
     for name in options.contenders:  # also the first step over this link, which is not counted
@@ -239,7 +240,8 @@ def show(rows):
 def cell(row):
     ratios = row["ratios"]
     spread = f"({ratios[0]:.1f} - {ratios[-1]:.1f})"
-    return f"{1 / row['seconds_per_step']:11.3f}{statistics.median(ratios):9.2f} {spread:14}{row['bytes_per_step'] / 1e6:9.3f}"
+    return (f"{1 / row['seconds_per_step']:11.3f}{statistics.median(ratios):9.2f} {spread:14}"
+            f"{row['bytes_per_step'] / 1e6:9.3f}")
 
 
 def lead(options):
@@ -266,7 +268,7 @@ def lead(options):
         )
         for name in (
             options.contenders
-        ):  # DDP cuts its buckets after the first step, PyTorch's PowerSGD begins with the third
+        ):  # DDP rebuilds its buckets after step one, PyTorch's PowerSGD starts with step three
             workers.block(name, 4)
         for link in options.links:
             rows += measure(workers, network, link, options)
@@ -292,12 +294,12 @@ def main():
     )
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument(
-        "--seconds", type=float, default=4, help="of a block, about; a step at least"
+        "--seconds", type=float, default=4, help="approximate length of a block; at least a step"
     )
     parser.add_argument("--batch", type=int, default=4)
     parser.add_argument("--sequence", type=int, default=16)
     parser.add_argument(
-        "--quick", action="store_true", help="one round of one step each: does it run at all?"
+        "--quick", action="store_true", help="one round of one step each, to see that it runs"
     )
     parser.add_argument("--json")
     parser.add_argument("--worker", action="store_true", help=argparse.SUPPRESS)

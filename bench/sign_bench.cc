@@ -1,5 +1,5 @@
-// sign_bench.cc: the ladder of the passes that send signs: plain reference, each instruction set of
-// this machine, whole codecs, and a streaming floor that moves as many bytes.
+// sign_bench.cc: compares variants of the passes that send signs: plain reference, each instruction
+// set of this machine, whole codecs, and a streaming floor that moves as many bytes.
 // SPDX-License-Identifier: Apache-2.0
 #include <benchmark/benchmark.h>
 
@@ -45,7 +45,7 @@ void onebit(Arrays& a) {
   for (std::size_t at = 0; at < a.g.size(); at += group) {
     const std::size_t count = std::min(group, a.g.size() - at);
     const SignSums sums = sign_scan(&a.g[at], &a.r[at], count, &a.bits[at / 8]);
-    // Any two levels cost the same; these keep r where it is.
+    // Any two levels cost the same. These keep r stable.
     sign_settle(&a.g[at], &a.r[at], count, static_cast<float>(sums.high * 1e-30) + 0.25f, -0.25f);
   }
 }
@@ -58,7 +58,7 @@ void signum(Arrays& a) {
   signum_pass(0.9f, a.g.data(), a.r.data(), a.g.size(), a.bits.data(), a.more.data());
 }
 
-// tau = 25 with |g| <= 0.5: about one element in a hundred sends.
+// tau = 25 with |g| <= 0.5: about one element in a hundred is sent.
 void threshold_slow(Arrays& a) {
   (void)threshold_pass_reference(25, a.g.data(), a.r.data(), a.g.size(), a.bits.data(),
                                  a.more.data());
@@ -78,7 +78,7 @@ void run_body(benchmark::State& state, Body body) {
       static_cast<double>(state.iterations() * state.range(0)) * bytes_per_element));
 }
 
-// What a step costs with frames left out: groups, levels, steering, the form.
+// The cost of a step without frames: groups, levels, steering, the form.
 void run_codec(benchmark::State& state, Codec& codec) {
   Arrays arrays(static_cast<std::size_t>(state.range(0)));
   std::vector<std::byte> payload(codec.payload_bytes());
@@ -102,7 +102,7 @@ void run_threshold_codec(benchmark::State& state) {
   run_codec(state, codec);
 }
 
-// Three arrays read and two written, over fewer elements, so that as many bytes move.
+// Reads three arrays and writes two, over fewer elements, so that as many bytes move.
 void run_floor(benchmark::State& state) {
   const auto count =
       static_cast<std::size_t>(static_cast<double>(state.range(0)) * bytes_per_element / 20);

@@ -1,5 +1,5 @@
-// spectrum_bench.cc: atomo's decomposition of a matrix, with three triplets written, over the
-// layers of an LSTM of 200 and some others.
+// spectrum_bench.cc: atomo's decomposition of a matrix, writing three triplets, over the layers of
+// an LSTM of width 200 and some others.
 // SPDX-License-Identifier: Apache-2.0
 #include <benchmark/benchmark.h>
 

@@ -15,7 +15,7 @@ namespace thinwire {
 namespace HWY_NAMESPACE {
 namespace hn = hwy::HWY_NAMESPACE;
 
-// Four vectors of each array at a time: measured, this is the faster floor.
+// Four vectors of each array at a time, which measured as the faster floor.
 void StreamRead3Write2(const float* g, float* u, float* v, std::size_t count) {
   const hn::ScalableTag<float> d;
   const std::size_t lanes = hn::Lanes(d);
@@ -46,7 +46,7 @@ void StreamRead3Write2(const float* g, float* u, float* v, std::size_t count) {
 float StreamRead(const float* x, std::size_t count) {
   const hn::ScalableTag<float> d;
   const std::size_t lanes = hn::Lanes(d);
-  // Four maxima, since one would wait for itself.
+  // Four maxima, because a single one would be a dependency chain.
   auto a = hn::Zero(d), b = a, c = a, e = a;
   std::size_t i = 0;
   for (; count - i >= 4 * lanes; i += 4 * lanes) {

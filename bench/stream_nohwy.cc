@@ -1,4 +1,4 @@
-// stream_nohwy.cc: floors for benchmarks where Highway is not installed.
+// stream_nohwy.cc: floors for benchmarks when Highway is not installed.
 // SPDX-License-Identifier: Apache-2.0
 #include "bench/stream.h"
 

@@ -1,4 +1,4 @@
-// wire_bench.cc: index and value coders on one chunk, without the frame around them.
+// wire_bench.cc: index and value coders on one chunk, without the surrounding frame.
 // SPDX-License-Identifier: Apache-2.0
 #include <benchmark/benchmark.h>
 
@@ -15,7 +15,7 @@ using namespace thinwire;
 
 constexpr std::size_t survivors = 1000;  // about what a chunk holds
 
-// One of every `gap` elements, anywhere in its stretch.
+// One of every `gap` elements, at a random position in its range.
 std::vector<std::uint32_t> support(std::uint32_t gap) {
   std::vector<std::uint32_t> indices(survivors);
   for (std::uint32_t i = 0; i < survivors; ++i) indices[i] = i * gap + random_below(1, i, gap);

@@ -1,4 +1,5 @@
-// exchange_plan.h: a training drawn from bytes, for fuzz_exchange.cc. Equal bytes, equal plans.
+// exchange_plan.h: derives a training from bytes, for fuzz_exchange.cc. Equal bytes
+// give equal plans.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -23,7 +24,7 @@ enum class Fault : std::uint8_t { none, damage, leave };
 struct Step {
   Content content = Content::ordinary;
   Fault fault = Fault::none;
-  int rank = 0;  // of the fault, or of what is not finite
+  int rank = 0;  // rank of the fault, or of the non-finite value
   std::uint32_t seed = 0;
 };
 
@@ -34,10 +35,10 @@ struct Plan {
   std::vector<Step> steps;
   int ranks = 1, later_ranks = 1;  // before and after the step `change_at`
   std::size_t change_at = 0, resume_at = 0;
-  bool conserves = false;  // sent + kept = taken in
+  bool conserves = false;  // sent + kept = given
 };
 
-// Above it, finite gradients may overflow sums and squares; such steps may be void.
+// Finite gradients above this may overflow sums and squares; such steps may be skipped.
 inline constexpr float large = 1e18f;
 
 inline int workers_of(const Plan& plan, int ranks) { return plan.options.kind.workers(ranks); }
@@ -51,7 +52,7 @@ inline void set_option(Config& config, const std::string& name, const std::strin
   if (has_option(config, name)) config.options[name] = value;
 }
 
-// Any option of the scheme, where it takes the value drawn.
+// Any option of the scheme that accepts the drawn value.
 inline void read_option(Input& input, Config& config) {
   constexpr std::array values = {
       "0",      "1",     "2",        "0.5",        "64",       "on",    "off",    "max",   "sum",
@@ -66,7 +67,7 @@ inline void read_option(Input& input, Config& config) {
     make_compressor(tried, Bucket::single(0, "probe", 64), {});
     config = tried;
   } catch (const Error&) {
-    // It does not take that value.
+    // The option does not accept that value.
   }
 }
 
@@ -84,7 +85,7 @@ inline Config read_config(Input& input) {
   if (choices / 4 % 4 != 0) set_option(config, "memory", memories[choices / 4 % 4]);
   if (choices / 16 % 2 != 0) set_option(config, "warmup", "2");
   if (choices / 32 % 2 != 0) set_option(config, "nesterov", "on");
-  if (choices / 64 % 4 != 0) {  // what came in is the gradient itself: its books can be kept
+  if (choices / 64 % 4 != 0) {  // the input is the gradient itself, so conservation can be checked
     set_option(config, "momentum", "0");
     set_option(config, "clip", "0");
   }
@@ -114,7 +115,7 @@ inline std::vector<Bucket> read_buckets(Input& input) {
                           buckets[b].elements(),
                           sizes[size % sizes.size()],
                           {}};
-      if (const auto rows = size / sizes.size() % 4; rows > 1) {  // a matrix of so many rows
+      if (const auto rows = size / sizes.size() % 4; rows > 1) {  // a matrix with this many rows
         parameter.count = parameter.count * rows;
         parameter.shape = {static_cast<std::int64_t>(rows),
                            static_cast<std::int64_t>(parameter.count / rows)};
@@ -135,7 +136,7 @@ inline Step read_step(Input& input) {
   return step;
 }
 
-// Rounding on the way of a sum of halves is nobody's residual.
+// The rounding of a sum of halves in transit is in no rank's residual.
 inline bool conserves(const Plan& plan) {
   const auto value = [&](const char* name) {
     const auto found = plan.config.options.find(name);
@@ -152,7 +153,7 @@ inline bool conserves(const Plan& plan) {
 
 // u8 scheme, u8 variant, u8 options, twice u8 option and u8 value, u8 exchange, u8 fusion, u8
 // ranks, u8 change, u8 resume, u8 shape, u8 per parameter, then four bytes per step. Throws an
-// Error where scheme and exchange do not fit.
+// Error if scheme and exchange clash.
 inline Plan read_plan(Input input) {
   Plan plan;
   plan.config = read_config(input);
@@ -173,7 +174,7 @@ inline Plan read_plan(Input input) {
   return plan;
 }
 
-// This rank's gradient of a step; a server's is memory that is not looked at.
+// This rank's gradient in a step. A server's is memory that nobody reads.
 inline Model gradient_of(const Plan& plan, std::size_t number, int rank) {
   const Step& step = plan.steps[number];
   constexpr std::array scales = {1.0f, 0.0f, 0.0f, 1e-30f, large, 1.0f, 1.0f};

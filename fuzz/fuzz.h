@@ -1,4 +1,4 @@
-// fuzz.h: what every fuzz target needs: a check that stops, and input taken apart.
+// fuzz.h: shared by all fuzz targets: a check that stops, and input as a stream of numbers.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -21,7 +21,7 @@ inline void require(bool holds, const char* law) {
   std::abort();
 }
 
-// Takes numbers off the front of the input; zeros when it is used up.
+// Reads numbers from the front of the input; zeros when it is exhausted.
 class Input {
  public:
   Input(const std::uint8_t* data, std::size_t size) : rest_(std::as_bytes(std::span(data, size))) {}
@@ -41,8 +41,8 @@ class Input {
   ConstBytes rest_;
 };
 
-// Tries the input as it is, and with the checksum that `repair` puts in, so that what lies behind
-// the checksum is reached too.
+// Tries the input unchanged, and with the checksum that `repair` computes, so that code after the
+// checksum is reached too.
 template <typename Check, typename Repair>
 void check_repaired(const std::uint8_t* data, std::size_t size, Check check, Repair repair) {
   const ConstBytes bytes = std::as_bytes(std::span(data, size));

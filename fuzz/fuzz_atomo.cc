@@ -1,4 +1,4 @@
-// fuzz_atomo.cc: any bytes are added or refused, never over-read; what atomo encodes it also
+// fuzz_atomo.cc: any bytes are added or rejected, never over-read. What atomo encodes it also
 // decodes, within its bound.
 // SPDX-License-Identifier: Apache-2.0
 #include <cmath>

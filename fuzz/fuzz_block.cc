@@ -1,4 +1,5 @@
-// fuzz_block.cc: opening a block frame never over-reads, and what opens seals to the same bytes.
+// fuzz_block.cc: opening a block frame never over-reads, and an opened frame seals to
+// the same bytes.
 // SPDX-License-Identifier: Apache-2.0
 #include <algorithm>
 #include <vector>
@@ -27,7 +28,7 @@ void check(ConstBytes bytes) {
       "a frame has one spelling");
 }
 
-// Puts the right checksum into the frame, where its length can be told.
+// Puts the correct checksum into the frame, if its length is known.
 void repair(std::span<std::byte> bytes) {
   if (bytes.size() < block_header_bytes) return;
   std::uint32_t size = 0;
@@ -43,7 +44,7 @@ void repair(std::span<std::byte> bytes) {
 }  // namespace
 }  // namespace thinwire
 
-// Input: a frame. It is tried as it is, and with its checksum repaired.
+// Input: a frame. It is tried unchanged, and with its checksum repaired.
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
   using namespace thinwire;
   const ConstBytes bytes = std::as_bytes(std::span(data, size));

@@ -1,4 +1,4 @@
-// fuzz_elias.cc: decoding Elias-coded levels never over-reads, and what decodes has one spelling.
+// fuzz_elias.cc: decoding Elias-coded levels never over-reads, and accepted streams are canonical.
 // SPDX-License-Identifier: Apache-2.0
 #include <algorithm>
 #include <vector>

@@ -1,6 +1,6 @@
-// fuzz_exchange.cc: whole trainings drawn from the input: any scheme and options, ranks as threads,
-// awkward buckets, gradients that are ordinary, tiny, large or not finite, damaged frames, a rank
-// that leaves, a resume, another number of workers. The laws hold, or an Error says why not.
+// fuzz_exchange.cc: whole trainings derived from the input: any scheme and options, ranks as
+// threads, awkward buckets, gradients that are ordinary, tiny, large or not finite, damaged frames,
+// a rank that leaves, a resume, another number of workers. The laws hold, or an Error says why not.
 // SPDX-License-Identifier: Apache-2.0
 #include <algorithm>
 #include <array>
@@ -18,7 +18,7 @@
 namespace thinwire::fuzz {
 namespace {
 
-// A finding that is no answer in time shall be one, not an Error of the engine's own limit.
+// A hang must be a finding of the fuzzer, not an Error of the engine's own time limit.
 const GroupOptions patience{.timeout = std::chrono::minutes(10)};
 
 // Flips a bit of the next frame that arrives, once it is armed.
@@ -53,7 +53,8 @@ class BadLine final : public testing::Forwarding {
   }
 };
 
-// Takes what fits and leaves the rest: another number of workers has other stripes and thresholds.
+// Loads matching entries and ignores the rest: another number of workers has other
+// stripes and thresholds.
 class FittingLoader final : public StateVisitor {
  public:
   explicit FittingLoader(const State& state) : state_(state) {}
@@ -92,8 +93,8 @@ struct Record {
   std::vector<char> skipped;
   State state, state_again, after_error;
   std::string error;
-  bool foreign = false;  // an exception that is no Error
-  bool damaged = false;  // a frame that it received
+  bool foreign = false;  // an exception other than Error
+  bool damaged = false;  // it received a damaged frame
 };
 
 // The steps of a plan between two changes of the number of workers.
@@ -101,8 +102,8 @@ struct Phase {
   const Plan& plan;
   int ranks = 1;
   std::size_t first = 0, last = 0, resume_at = 0;
-  bool fits = true;           // false: the states are of another number of workers
-  std::vector<State> states;  // to begin with; empty at the start
+  bool fits = true;           // false: the states belong to another number of workers
+  std::vector<State> states;  // initial states; empty at the start
 };
 
 void load(Exchange& exchange, const Phase& phase, const State& state) {
@@ -169,7 +170,7 @@ std::vector<Record> run(const Phase& phase) {
   try {
     run_local(phase.ranks, body, patience);
   } catch (...) {
-    // Each rank's own is in its record.
+    // Each rank's own error is in its record.
   }
   return records;
 }
@@ -203,7 +204,7 @@ bool same_bits(const Model& a, const Model& b) {
 
 // -- the laws
 
-// Damage is an error where it arrives; every error is an Error, and leaves state that can be saved.
+// Damage is an error where it arrives. Every error is an Error, and leaves state that can be saved.
 void check_errors(const Phase& phase, const std::vector<Record>& records) {
   bool faulty = false;
   for (std::size_t step = phase.first; step < phase.last; ++step)
@@ -248,7 +249,7 @@ void check_states(const Phase& phase, const std::vector<Record>& records) {
   }
 }
 
-// Sent plus kept is what came in, over all phases.
+// Sent plus kept equals given, over all phases.
 class Books {
  public:
   explicit Books(const Plan& plan) : plan_(plan) {
@@ -273,7 +274,7 @@ class Books {
       for (std::size_t b = 0; b < kept.size(); ++b) {
         for (const Parameter& parameter : plan_.buckets[b].parameters) {
           const auto found = state.find(parameter.name + "/v");
-          if (found == state.end()) continue;  // a server's that has none
+          if (found == state.end()) continue;  // a server without residuals
           for (std::size_t i = 0; i < parameter.count; ++i) {
             const auto value = static_cast<double>(found->second.values[i]);
             kept[b][parameter.offset + i] += value;
@@ -327,7 +328,8 @@ class Books {
   double steps_ = 0;
 };
 
-// States for `ranks` others: old ranks are dealt out to the new workers, so that every sum stays.
+// States for `ranks` other ranks: the old ranks' states are distributed over the new workers, so
+// that every sum is preserved.
 std::vector<State> reshard(const Plan& plan, std::vector<State> old, int ranks) {
   const int before = static_cast<int>(old.size());
   for (State& state : old) fold_owned(state, plan.buckets, workers_of(plan, before));
@@ -385,7 +387,7 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   try {
     fuzz::check_plan(fuzz::read_plan({data, size}));
   } catch (const Error&) {
-    // Refused as a whole: a scheme and an exchange that do not fit each other.
+    // Rejected as a whole: scheme and exchange clash.
   }
   return 0;
 }

@@ -35,7 +35,7 @@ void check(ConstBytes bytes) {
   }
 }
 
-// Puts the right checksum into the frame, as long as its directory says how long it is.
+// Puts the correct checksum into the frame, if its directory gives the length.
 void repair(Bytes bytes) {
   FrameHeader header;
   std::vector<ChunkInfo> chunks;

@@ -1,5 +1,5 @@
-// fuzz_roundtrip.cc: survivors encode to the same bytes twice, within the bound, and decode to what
-// the encoder handed back.
+// fuzz_roundtrip.cc: survivors encode to the same bytes twice, within the bound, and decode to the
+// values that the encoder returned.
 // SPDX-License-Identifier: Apache-2.0
 #include <cmath>
 #include <vector>
@@ -16,8 +16,7 @@ struct Case {
   Sparse survivors;
 };
 
-// Gaps as u16 scaled by a shift, values as u32 patterns; those that are zero or not finite become
-// 1.
+// Gaps as u16 scaled by a shift, values as u32 bit patterns. Zeros and non-finite values become 1.
 Case read_case(fuzz::Input input) {
   Case out;
   out.header.values = static_cast<ValueCoder>(input.take<std::uint8_t>() % value_coder_count);

@@ -1,4 +1,4 @@
-// fuzz_sign.cc: a payload of signs that decodes is what an encoder writes for what it says.
+// fuzz_sign.cc: an accepted payload of signs is what an encoder writes for its decoded values.
 // SPDX-License-Identifier: Apache-2.0
 #include <algorithm>
 #include <cmath>
@@ -19,7 +19,8 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   std::vector<float> said(count);
   if (!codec.add(input.rest(), 1.0f, said).ok()) return 0;
   for (const float value : said) fuzz::require(std::isfinite(value), "levels are finite");
-  // Means of equal numbers may round; signs may not. An upper level of 0 beside a lower one stays.
+  // Means of equal numbers may round; signs may not change. An upper level of 0 beside a
+  // lower one stays.
   std::vector<std::byte> again(codec.payload_bytes());
   fuzz::require(codec.encode(said, {}, 0, again).finite, "what was said can be sent");
   std::vector<float> heard(count);

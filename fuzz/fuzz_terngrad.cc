@@ -1,5 +1,5 @@
-// fuzz_terngrad.cc: five values in a byte: decoder and reference agree on any bytes, and what they
-// accept packs to the same bytes.
+// fuzz_terngrad.cc: five values per byte: decoder and reference agree on any bytes, and accepted
+// bytes pack to the same bytes.
 // SPDX-License-Identifier: Apache-2.0
 #include "fuzz/quantiser_target.h"
 #include "thinwire/kernels/terngrad.h"

@@ -1,5 +1,5 @@
-// fuzz_threshold.cc: decoding a threshold payload never over-reads, and what decodes is quanta:
-// every element +tau, -tau or nothing.
+// fuzz_threshold.cc: decoding a threshold payload never over-reads, and the result is quanta: every
+// element is +tau, -tau or nothing.
 // SPDX-License-Identifier: Apache-2.0
 #include <cmath>
 #include <vector>
@@ -27,7 +27,7 @@ void check(const ThresholdCodec& codec, ConstBytes payload, std::size_t first, s
 }  // namespace
 }  // namespace thinwire
 
-// Input: u8 elements of the first layer, u8 of the second, then the payload. It is tried as it is,
+// Input: u8 elements of the first layer, u8 of the second, then the payload. It is tried unchanged,
 // and with the checksum of a sparse form repaired.
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
   using namespace thinwire;

@@ -1,4 +1,4 @@
-// fuzz_votes.cc: a payload of votes that is accepted is what an encoder writes for those votes.
+// fuzz_votes.cc: an accepted payload of votes is what an encoder writes for those votes.
 // SPDX-License-Identifier: Apache-2.0
 #include <algorithm>
 #include <vector>
@@ -10,10 +10,11 @@
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
   using namespace thinwire;
   fuzz::Input input(data, size);
-  // Half of the inputs are short, so that whole payloads are found.
+  // Half of the inputs are short, so that the fuzzer finds complete payloads.
   const auto number = input.take<std::uint16_t>();
   const std::size_t elements = number % 2 == 0 ? number / 2 % 256 : number % 8192;
-  // A short input goes on in zeros, or no payload of two chunks would ever be complete.
+  // A short input is extended with zeros; otherwise no payload of two chunks would
+  // ever be complete.
   std::vector<std::byte> payload(input.rest().begin(), input.rest().end());
   if (number % 2 == 1) payload.resize(votes_signs_at(elements) + (elements + 7) / 8 + 512);
   VoteReader reader;

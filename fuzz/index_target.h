@@ -1,6 +1,6 @@
 // index_target.h: the property of every index decoder: it accepts what the reference decoder
-// accepts, gives the same indices, and what it accepts with the encoder's own parameter is what the
-// encoder writes.
+// accepts and gives the same indices; and what it accepts with the encoder's own parameter is what
+// the encoder writes.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 

@@ -1,5 +1,5 @@
-// quantiser_target.h: what the fuzzers of quantisers share: a decoder and its reference on the same
-// bytes, which lie in memory of exactly their length.
+// quantiser_target.h: shared by the fuzzers of quantisers: runs a decoder and its reference on the
+// same bytes, in memory of exactly their length.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -10,7 +10,7 @@
 
 namespace thinwire::fuzz {
 
-// The input's bytes, or zeros where it ends too early.
+// The input's bytes, padded with zeros if it is too short.
 inline std::vector<std::uint8_t> payload_of(const Input& input, std::size_t bytes) {
   std::vector<std::uint8_t> payload(bytes);
   const std::size_t size = bytes < input.rest().size() ? bytes : input.rest().size();
@@ -18,7 +18,7 @@ inline std::vector<std::uint8_t> payload_of(const Input& input, std::size_t byte
   return payload;
 }
 
-// Calls both with a target of `count` zeros; they accept the same and give the same bits.
+// Calls both with a target of `count` zeros. They must accept the same and give the same bits.
 template <typename Fast, typename Slow>
 void require_agreement(std::size_t count, Fast fast, Slow slow) {
   std::vector<float> a(count), b(count);

@@ -19,13 +19,13 @@ def _folder_of(package: str) -> pathlib.Path:
 
 
 def main() -> None:
-    """Becomes the thinwire program, with the arguments of this process."""
+    """Replaces this process by the thinwire program, with the same arguments."""
     program = _folder_of("thinwire") / "bin" / "thinwire"
     if not program.exists():
         sys.exit("thinwire: the package was built without the command, because CLI11 or "
                  "nlohmann_json was missing; install libcli11-dev, nlohmann-json3-dev and "
                  "libgloo-dev, then run pip install --force-reinstall --no-deps .")
-    # Verbs that train are in a second program, which needs the libraries of the torch in use.
+    # Verbs that train are in a second program, which needs the libraries of the installed torch.
     libraries = [str(_folder_of("torch") / "lib"), os.environ.get("LD_LIBRARY_PATH", "")]
     environment = {**os.environ, "LD_LIBRARY_PATH": os.pathsep.join(filter(None, libraries))}
     os.execve(program, ["thinwire", *sys.argv[1:]], environment)

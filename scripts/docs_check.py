@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
-"""docs_check: what MkDocs cannot see. Links and anchors of the pages outside docs/ exist, README.md
-has at most 80 lines, and no line is longer than 100 characters (rows of tables and links may be).
+"""docs_check: checks what MkDocs does not see. Links and anchors of the pages outside docs/
+exist, README.md has at most 80 lines, and no line is longer than 100 characters (except table
+rows and links).
 """
 # SPDX-License-Identifier: Apache-2.0
 import pathlib
@@ -14,7 +15,7 @@ FENCE = re.compile(r"^```.*?^```$", re.MULTILINE | re.DOTALL)
 
 
 def anchors_of(path):
-    """Of the headings, as MkDocs and GitHub make them of plain words."""
+    """The anchors of the headings, as MkDocs and GitHub derive them from plain words."""
     text = FENCE.sub("", path.read_text())
     headings = re.findall(r"^#+ (.*)$", text, re.MULTILINE)
     words = (re.sub(r"[^\w\s-]", "", heading).strip().lower() for heading in headings)
@@ -28,7 +29,7 @@ def broken_links(page):
         path, _, anchor = target.partition("#")
         file = (page.parent / path).resolve() if path else page
         if not file.exists():
-            yield f"{page.name}: the link {target} leads to no file"
+            yield f"{page.name}: the link {target} points to no file"
         elif anchor and anchor not in anchors_of(file):
             yield f"{page.name}: {path or page.name} has no heading for the link #{anchor}"
 

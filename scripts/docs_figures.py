@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""docs_figures: draws docs/figures/*.svg from the tables beside them (CSV), which docs/results.md
-publishes. A figure brings its own background, light or dark as the reader's system.
+"""docs_figures: draws docs/figures/*.svg from the CSV tables beside them, which docs/results.md
+publishes. A figure has its own background, light or dark like the reader's system.
 """
 
 # SPDX-License-Identifier: Apache-2.0
@@ -59,7 +59,7 @@ def rows_of(name):
 
 
 def kind_of(name):
-    """Ours in blue, what it is compared with in orange, the plain way in grey."""
+    """Ours in blue, the competitors in orange, the plain method in grey."""
     if name.startswith(("thinwire", "delayed")):
         return "ours"
     return "torch" if name.startswith(("PyTorch", "FedAvg")) else "base"
@@ -100,7 +100,7 @@ def thin_wire(left=212, panel=270, gap=24, top=64, row=26):
 
 
 def every_scheme(zero=280, top=64, row=22, scale=22):
-    """Perplexity against dense as bars from zero, in the order of bytes."""
+    """Perplexity relative to dense, as bars from zero, in order of bytes."""
     rows = rows_of("every_scheme")
     parts = [
         text(170, 50, "bytes", "title", "end"),
@@ -127,7 +127,7 @@ def every_scheme(zero=280, top=64, row=22, scale=22):
 
 
 def latency(left=60, top=56, width=330, height=200):
-    """Milliseconds per step, logarithmic, over the link's latency."""
+    """Milliseconds per step, on a logarithmic axis, over the link's latency."""
     rows = rows_of("latency")
     latencies = [key for key in rows[0] if key != "name"]
     low, high = math.log(3), math.log(250)

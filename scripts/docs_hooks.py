@@ -1,7 +1,7 @@
-"""docs_hooks: what MkDocs does to a page before it reads it.
+"""docs_hooks: changes a page before MkDocs reads it.
 
 The wire format names its hex blocks ("```hex chunks_sign"), so that tests find them.
-Python-Markdown knows no second word there; the name becomes a line above the block.
+Python-Markdown does not accept a second word there, so the name becomes a line above the block.
 """
 # SPDX-License-Identifier: Apache-2.0
 import re

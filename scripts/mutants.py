@@ -1,11 +1,11 @@
-"""The list of operators: every mutant of a C++ file, found by its text."""
+"""mutants: the mutation operators. Finds every mutant of a C++ file in its text."""
 import re
 
 SWAPS = dict(pair.split(":") for pair in (
     "<:<= <=:< >:>= >=:> ==:!= !=:== &&:|| ||:&& +:- -:+ *:/ /:* %:* +=:-= -=:+= *=:/= |=:&= &=:|= "
     "<<:>> >>:<< &:| |:& ^:&").split())
 NUMBER = re.compile(r"(?<![\w.'])(\d+)(\.\d+)?(?=[uUlLfF]*\b)(?![\w.']*[xXpPeE'])")
-# Texts, which have no minus.
+# String types, which have no minus.
 JOINS = re.compile(r'"\s+\+\s|\s\+\s+"|\s\+\s+std::(?:to_)?string|\.str\(\)\s+\+')
 STATEMENT = re.compile(r"(?:break|continue|\+\+[\w.\->\[\]]+|"
                        r"[\w.:\->\[\]*()]+ (?:[-+*/|&^]|<<|>>)?= .*|"
@@ -44,9 +44,10 @@ def closing(code, opening):
 
 
 def mutants_of(root, path):
-    """Every mutant of a file, by its text: the sources are formatted, so spaces tell operators."""
+    """Every mutant of a file, found in its text. The sources are formatted, so spaces
+    identify operators."""
     text = (root / path).read_text()
-    # What is no code becomes blanks, so that places stay.
+    # Everything that is not code becomes blanks, so that positions stay.
     code = TEXT.sub(lambda found: re.sub(r"[^\n]", " ", found[0]), text)
     flat = code.replace("\n", " ")
     found = []

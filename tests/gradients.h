@@ -14,7 +14,7 @@
 
 namespace thinwire::testing {
 
-// Sanitized builds look for bugs of memory and threads, which show in few steps as in many.
+// Sanitized builds look for memory and threading bugs, which a few steps show as well as many.
 #if defined(THINWIRE_SANITIZED)
 inline constexpr bool sanitized = true;
 #else
@@ -23,7 +23,7 @@ inline constexpr bool sanitized = false;
 
 enum class Shape { normal, heavy, constant, zero };
 
-// `count` numbers of the given shape, a function of the seed.
+// `count` numbers of the given shape, as a function of the seed.
 inline std::vector<float> gradient(Shape shape, std::size_t count, std::uint64_t seed) {
   std::vector<float> values(count, shape == Shape::constant ? 0.5f : 0.0f);
   if (shape == Shape::constant || shape == Shape::zero) return values;
@@ -51,7 +51,7 @@ inline double norm(std::span<const float> values) {
   return std::sqrt(sum);
 }
 
-// What `body` threw, as text; empty when it did not throw.
+// The text of what `body` threw; empty if it did not throw.
 template <typename Body>
 std::string error_of(Body body) {
   try {

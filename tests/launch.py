@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
-# launch.py: starts a program as the ranks of a job, as torchrun would; or lets mpirun do it. They
-# meet at a port where rank 0, which inherits the socket, already listens: nobody else can take it
-# meanwhile. Without --expect every rank must end well. With it, every rank but the culprit must end
-# with an error that matches; mpirun as a whole must.
+# launch.py: starts a program as the ranks of a job, like torchrun, or lets mpirun do it. The ranks
+# meet at a port where rank 0, which inherits the socket, already listens, so nobody else can take
+# it. Without --expect every rank must succeed. With it, every rank except the culprit must end with
+# an error that matches; for mpirun, the job as a whole.
 # SPDX-License-Identifier: Apache-2.0
 import argparse
 import os
@@ -15,7 +15,7 @@ import time
 
 
 # More ranks than cores are normal here, hence the settings for sharing them. Open MPI keeps memory
-# until the process ends: leaks are looked for in the other tests.
+# until the process ends, so other tests look for leaks.
 MPI = dict(
     ASAN_OPTIONS="detect_leaks=0",
     OMPI_ALLOW_RUN_AS_ROOT="1",
@@ -64,7 +64,7 @@ def start_all(options):
 
 
 def end(process, options):
-    if options.mpirun:  # it must live to end its ranks
+    if options.mpirun:  # mpirun must live to end its ranks
         process.terminate()
     try:
         process.wait(10 if options.mpirun else 0)

@@ -1,5 +1,5 @@
-// laws.h: what every scheme must keep, as functions over a group, so that each engine can be held
-// to them. The registry drives them: a new scheme is under all laws without being named here.
+// laws.h: what every scheme must guarantee, as functions over a group, so that each engine can be
+// tested. The registry drives them: a new scheme is tested by all laws without being named here.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -30,14 +30,14 @@ inline bool has_option(const Scheme& scheme, const std::string& name) {
   return false;
 }
 
-// `config` with an option set, where the scheme has it.
+// `config` with an option set, if the scheme has it.
 inline Config with(Config config, const std::string& name, const std::string& value) {
   if (has_option(find_scheme(config.scheme), name)) config.options[name] = value;
   return config;
 }
 
-// Every scheme at its default and at each of its variants; sparse ones dense enough that small
-// buckets see traffic. Sanitizers have fuzz_exchange for the variants.
+// Every scheme with its defaults and with each of its variants, sparse ones dense enough that small
+// buckets have traffic. Under sanitizers, fuzz_exchange covers the variants.
 inline std::vector<Config> law_configs() {
   std::vector<Config> configs;
   for (const Scheme* scheme : schemes()) {
@@ -49,7 +49,7 @@ inline std::vector<Config> law_configs() {
   return configs;
 }
 
-// A text in the letters that the name of a test may have.
+// A text reduced to the letters that a test name may have.
 inline std::string test_name(std::string text) {
   for (char& c : text) c = std::isalnum(static_cast<unsigned char>(c)) ? c : '_';
   return text;
@@ -60,7 +60,7 @@ inline std::string config_name(const ::testing::TestParamInfo<Config>& info) {
   return test_name(info.param.str());
 }
 
-// Awkward on purpose: an empty parameter, a single element, odd sizes, one bucket larger than a
+// Awkward on purpose: an empty parameter, a single element, odd sizes, and one bucket larger than a
 // kernel's block.
 inline std::vector<Bucket> awkward_buckets() {
   return {
@@ -105,10 +105,10 @@ inline State state_of(Exchange& exchange) {
   return state;
 }
 
-// Law: after every step all ranks hold the same bits, and they are the mean of what was sent
-// (looked at in every other step, since to look into the memory may settle it). Servers take part
-// with memory whose contents are ignored, and hold the averages too; what owners of stripes send is
-// left to law_conservation.
+// Law: after every step all ranks hold the same bits, and these are the mean of what was sent
+// (checked in every other step, because reading the memory may settle it). Servers take part with
+// memory whose contents are ignored, and hold the averages too. What owners of stripes send is left
+// to law_conservation.
 inline void law_replicas(Group& group, const Config& config, Shape shape, int steps,
                          const ExchangeKind& kind = {}) {
   const auto buckets = awkward_buckets();
@@ -140,8 +140,8 @@ inline void law_replicas(Group& group, const Config& config, Shape shape, int st
   }
 }
 
-// Takes what an owner of stripes keeps of `parameter` out of `moved`. It is of averages, so it
-// counts once per worker. Its name tells the stripe: "PARAMETER/owner/v" or
+// Subtracts from `moved` what an owner of stripes keeps of `parameter`. It belongs to averages, so
+// it counts once per worker. Its name gives the stripe: "PARAMETER/owner/v" or
 // "PARAMETER[from:to]/owner/v".
 inline void subtract_owned(const State& state, const Parameter& parameter, int workers,
                            std::span<float> moved) {
@@ -157,9 +157,9 @@ inline void subtract_owned(const State& state, const Parameter& parameter, int w
   }
 }
 
-// Law: what was sent plus what is kept is what came in. Momentum off, so that what came in is the
-// gradient itself. Also: the residual stays as bounded as theory says. With a steady gradient a
-// scheme that sends nothing would grow by |g| a step, so boundedness is not vacuous.
+// Law: sent plus kept equals given. Momentum is off, so that the input is the gradient itself.
+// Also: the residual is bounded as theory says. With a constant gradient, a scheme that sends
+// nothing would grow by |g| per step, so boundedness is not vacuous.
 inline void law_conservation(Group& group, Config config, Shape shape, int steps,
                              const ExchangeKind& kind = {}) {
   if (!keeps_residual(config)) return;
@@ -179,8 +179,8 @@ inline void law_conservation(Group& group, Config config, Shape shape, int steps
   const bool works = group.rank() < workers;
   for (int step = 0; step < steps; ++step) {
     Model model = model_gradient(buckets, shape, seed_of(group, static_cast<std::uint64_t>(step)));
-    // Now and then one rank has NaN, in all buckets, in the last, or in a single element: the step
-    // is void. Nothing of that rank's gradients is kept, and the others' must not be lost with it.
+    // Now and then one rank has a NaN: in all buckets, in the last, or in a single element. The
+    // step is skipped. Nothing of that rank's gradients is kept, and the others' must not be lost.
     const bool void_step = step % 7 == 3, bad_rank = group.rank() == step % workers;
     const bool poisoned = void_step && bad_rank;
     double squared = 0;
@@ -229,14 +229,14 @@ inline void law_conservation(Group& group, Config config, Shape shape, int steps
         .wait();
     for (std::size_t i = 0; i < moved.size(); ++i) {
       const double expected = static_cast<double>(workers) * out[b][i];
-      // Sums of halves round coarsely, which few steps do not even out.
+      // Sums of halves round coarsely, which few steps do not average out.
       const double tolerance = 1e-5 * static_cast<double>(steps + 100) * (1 + std::abs(expected));
       ASSERT_NEAR(moved[i], expected, tolerance) << config.str() << " " << kind.str();
     }
   }
   // Error feedback with a compressor that keeps a share d of the energy: |residual| <= 2
-  // sqrt(1-d)/d * |gradient|. Sparse schemes keep at least their density, less what coarse values
-  // lose; quantisers keep more than the twentieth assumed here.
+  // sqrt(1-d)/d * |gradient|. Sparse schemes keep at least their density, minus what coarse values
+  // lose. Quantisers keep more than the twentieth assumed here.
   const auto density =
       config.options.count("density") ? std::stod(config.options.at("density")) : 0.05;
   const double kept = 0.9 * density;
@@ -244,7 +244,7 @@ inline void law_conservation(Group& group, Config config, Shape shape, int steps
   EXPECT_LT(largest_residual, 0.5 * static_cast<double>(steps) * largest_gradient) << config.str();
 }
 
-// Law: stop, save, load into a new exchange, go on: the same bits as without the stop.
+// Law: stop, save, load into a new exchange, continue: the same bits as without the stop.
 inline void law_resume(Group& group, const Config& config, const ExchangeKind& kind = {}) {
   const auto buckets = awkward_buckets();
   const auto run = [&](Exchange& exchange, std::uint64_t from, std::uint64_t to) {
@@ -274,8 +274,8 @@ inline void law_resume(Group& group, const Config& config, const ExchangeKind& k
   ASSERT_EQ(serialize(state_of(second)), serialize(state_of(straight))) << config.str();
 }
 
-// Law: a NaN or Inf on one rank voids the step on all alike; memory stays finite, and the next step
-// is sound. What may stay of such a step: void_laws.h.
+// Law: a NaN or Inf on one rank skips the step on all ranks, memory stays finite, and the next step
+// is normal. What may remain of such a step: void_laws.h.
 inline void law_nan(Group& group, const Config& config, const ExchangeKind& kind = {}) {
   const auto buckets = awkward_buckets();
   Exchange exchange(group, buckets, config, {.kind = kind});

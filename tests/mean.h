@@ -1,6 +1,6 @@
 // mean.h: what a rank really sent in a step, and whether an average is the mean of that over the
-// ranks. Where a scheme keeps a residual, its memory tells: before + came in - after. Where it
-// keeps nothing, a second encoder writes the same bytes, and a decoder for one worker reads them.
+// ranks. If a scheme keeps a residual, its memory tells: before + given - after. If it keeps
+// nothing, a second encoder writes the same bytes, and a decoder for one worker reads them.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -25,8 +25,9 @@ inline double number_option(const Config& config, const std::string& name) {
   return 0;
 }
 
-// Whether the average of a configuration is a mean of what was sent, and what was sent can be told.
-// signum counts votes; clipping scales a gradient by what only the encoder knows.
+// Whether the average of a configuration is the mean of what was sent, and whether that
+// can be determined. signum counts votes; clipping scales a gradient by a factor that
+// only the encoder knows.
 inline bool mean_can_be_told(const Config& config) {
   const bool votes = keeps_momentum(config) && !keeps_residual(config);
   return !votes && number_option(config, "clip") == 0;
@@ -50,7 +51,7 @@ inline std::vector<float> sent_by_memory(const Config& config, const Bucket& buc
     const auto* u = values_of(before, parameter.name + "/u");
     for (std::size_t i = 0; i < parameter.count; ++i) {
       const float g = gradient[parameter.offset + i];
-      float entered = g;  // into the residual: the gradient, or the momentum that it was taken into
+      float entered = g;  // added to the residual: the gradient, or the momentum that includes it
       if (u != nullptr) entered = ahead ? m * ((*u)[i] + g) + g : m * (*u)[i] + g;
       sent[parameter.offset + i] = old[i] + entered - now[i];
     }
@@ -58,16 +59,17 @@ inline std::vector<float> sent_by_memory(const Config& config, const Bucket& buc
   return sent;
 }
 
-// All ranks together: earlier rounds are reduced over the group, the last one is decoded alone.
+// All ranks together: earlier rounds are reduced over the group, the last one is
+// decoded separately.
 inline std::vector<float> sent_by_bytes(Group& group, const Config& config, const Bucket& bucket,
                                         std::vector<float> gradient, const State& before,
                                         std::uint64_t step) {
   const Site alone{0, 1};
-  const bool summed = find_scheme(config.scheme).reducible;  // draws nothing of a rank's own
+  const bool summed = find_scheme(config.scheme).reducible;  // draws nothing specific to a rank
   const auto encoder =
       make_compressor(config, bucket, summed ? alone : Site{group.rank(), group.size()});
   const auto decoder = make_compressor(config, bucket, alone);
-  StateLoader loader(before);  // thresholds that are steered from step to step
+  StateLoader loader(before);  // restores thresholds that carry over between steps
   encoder->visit_state(loader);
   for (int round = 0; round < encoder->rounds(); ++round) {
     const Leg leg = encoder->leg(step, round);

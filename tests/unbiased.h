@@ -9,14 +9,15 @@
 
 namespace thinwire::testing {
 
-// How far luck may take a mean, in standard errors, and the chance exp(-luck) that other bounds
-// leave it. Eight configurations, two shapes, 200 seeds: none of 3200 runs broke a bound. By the
-// binomial's tails 2e-6 of all runs do, most of them by an element just above the rare ones. In
-// turn a factor of 1 % on one of qsgd's levels, of 2 % on terngrad's chances or of 5 % on atomo's
-// triplets breaks them, and so does rounding that always goes down.
+// How far chance may move a mean, in standard errors, and the probability exp(-luck) that other
+// bounds leave to it. With eight configurations, two shapes and 200 seeds, none of 3200 runs
+// broke a bound. By the binomial's tails 2e-6 of all runs do, most of them by an element just
+// above the rare ones. Conversely, a factor of 1 % on one of qsgd's levels, of 2 % on
+// terngrad's probabilities or of 5 % on atomo's triplets breaks them, and so does rounding that
+// always goes down.
 constexpr double most_errors = 6.5, luck = 16;
 
-// What a scheme made of one gradient, again and again: the averages less the true one.
+// What a scheme made of one gradient, repeatedly: the averages minus the true one.
 struct Draws {
   std::vector<double> truth;
   std::vector<std::vector<double>> errors;  // per step, per element
@@ -27,9 +28,9 @@ inline Draws draw(Group& group, const Config& config, Shape shape, std::uint64_t
                   const ExchangeKind& kind) {
   const std::vector<Bucket> buckets = {Bucket{0, {{"a", 0, 300, {20, 15}}, {"b", 300, 41, {}}}}};
   Exchange exchange(group, buckets, config, {.kind = kind});
-  // Every rank has the first one's gradient times a power of two, so that an element's draws are as
-  // rare on all of them. Else a rare one could hide behind the others' frequent ones, which alone
-  // make the error that is seen.
+  // Every rank has the first rank's gradient times a power of two, so that an element's draws are
+  // equally rare on all ranks. Otherwise a rare one could hide behind the frequent draws of the
+  // others, which alone would determine the measured error.
   auto mine = gradient(shape, buckets[0].elements(), seed);
   for (float& value : mine) value = std::ldexp(value, group.rank());
   const int workers = kind.workers(group.size());
@@ -49,15 +50,15 @@ inline Draws draw(Group& group, const Config& config, Shape shape, std::uint64_t
   return draws;
 }
 
-// Elements that are almost always the same, so that few draws tell their error: where in these
-// steps fewer than 5 % differ from the commonest.
+// Elements that are almost always the same, so that few draws determine their error: fewer than 5 %
+// of these steps differ from the most common value.
 inline std::vector<bool> rare_elements(std::span<const std::vector<double>> steps) {
   std::vector<bool> rare;
   std::vector<double> values(steps.size());
   for (std::size_t i = 0; i < steps[0].size(); ++i) {
     for (std::size_t step = 0; step < steps.size(); ++step) values[step] = steps[step][i];
     std::sort(values.begin(), values.end());
-    // The commonest of so many would fill the middle.
+    // The most common of so many values would fill the middle.
     const auto same = std::equal_range(values.begin(), values.end(), values[values.size() / 2]);
     rare.push_back(static_cast<double>(same.second - same.first) >
                    0.95 * static_cast<double>(values.size()));
@@ -70,7 +71,7 @@ struct Score {
   double value = 0;                // the mean in standard errors
 };
 
-// `fuzz`: what rounding may add to the error of a mean.
+// `fuzz` is what rounding may add to the error of a mean.
 inline Score score_of(std::span<const double> errors, double fuzz) {
   const auto count = static_cast<double>(errors.size());
   Score score;
@@ -82,10 +83,10 @@ inline Score score_of(std::span<const double> errors, double fuzz) {
   return score;
 }
 
-// Every element by itself, then all together: the sum of squared scores, which is about their
-// number when elements are drawn each for itself. Where they are drawn together (a triplet of
-// atomo) it is as if there were fewer, `freedoms`: found from how alike the draws of one step and
-// the next can be. The bound is Laurent's and Massart's.
+// Every element separately, then all together: the sum of squared scores, which is about their
+// number if elements are drawn independently. If they are drawn together (a triplet of atomo),
+// there are effectively fewer, `freedoms`, estimated from the similarity of consecutive steps'
+// draws. The bound is by Laurent and Massart.
 inline void expect_elements(std::span<const std::vector<double>> steps,
                             const std::vector<bool>& rare, double fuzz) {
   std::vector<std::vector<double>> scaled(steps.size());
@@ -129,7 +130,7 @@ inline void expect_sums(std::span<const std::vector<double>> steps,
   EXPECT_LT(std::abs(score_of(shrunk, fuzz * root).value), most_errors);
 }
 
-// Rare elements together: one that is drawn from values up to m has at most the variance |x| m, and
+// Rare elements together: an element drawn from values up to m has at most the variance |x| m, and
 // Bernstein's bound holds however few draws there were.
 inline void expect_rare(std::span<const std::vector<double>> steps, const std::vector<bool>& rare,
                         const Draws& draws, double fuzz) {
@@ -144,9 +145,9 @@ inline void expect_rare(std::span<const std::vector<double>> steps, const std::v
             std::sqrt(2 * luck * variance) + luck / 3 * draws.largest / count + fuzz);
 }
 
-// Law: a configuration whose draws make it right on average is. Which elements are rare is found
-// from draws of their own: among those that are judged, an element that was drawn too seldom by
-// luck would count as rare, and the others as too frequent.
+// Law: a configuration that claims to be right on average is. Separate draws determine which
+// elements are rare: among the draws that are tested, an element that was drawn too seldom by
+// chance would count as rare, and the others as too frequent.
 inline void law_unbiased(Group& group, const Config& config, Shape shape, int steps,
                          const ExchangeKind& kind = {}, std::uint64_t seed = 11) {
   if (!right_on_average(config) || keeps_residual(config)) return;

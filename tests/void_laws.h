@@ -1,5 +1,5 @@
 // void_laws.h: what a skipped step may leave behind, as laws over a group: nothing in the memory of
-// a rank whose gradient was bad, and never a training that stays skipped.
+// a rank whose gradient was bad, and never a training that keeps skipping.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -30,24 +30,24 @@ inline void one_infinity(Model& model) {
   model.back()[model.back().size() / 2] = std::numeric_limits<float>::infinity();
 }
 
-// A run of ordinary steps, with bad ones in its middle.
+// A run of ordinary steps, with bad ones in the middle.
 struct Outcome {
-  double average = 0;         // the largest magnitude of an average, of the steps that count
-  double state = 0;           // ... of what this rank keeps in the end
+  double average = 0;         // the largest magnitude of an average, in the steps that count
+  double state = 0;           // ... of what this rank keeps at the end
   std::uint64_t skipped = 0;  // ordinary steps after the bad ones that were skipped
   std::vector<bool> bad_skipped;
 };
 
 struct Course {
   std::vector<Poison> poisons;               // one per bad step
-  std::function<bool(const Group&)> is_bad;  // which ranks they befall
+  std::function<bool(const Group&)> is_bad;  // the ranks that have them
   int grace = 0;                             // steps after the bad ones that do not count
 };
 
 inline double largest(std::span<const float> values) {
   double most = 0;
   for (const float value : values) {
-    // So that what is not finite is larger than anything.
+    // Makes non-finite values larger than anything else.
     most = std::isfinite(value) ? std::max<double>(most, std::fabs(value)) : HUGE_VAL;
   }
   return most;
@@ -56,7 +56,7 @@ inline double largest(std::span<const float> values) {
 inline double largest_in_state(Exchange& exchange) {
   double most = 0;
   for (const auto& [name, entry] : state_of(exchange)) {
-    // powersgd's Q is orthonormal, whatever the gradients are.
+    // powersgd's Q is orthonormal, whatever the gradients.
     if (!name.ends_with("/q")) most = std::max(most, largest(entry.values));
   }
   return most;
@@ -90,7 +90,7 @@ inline Outcome run_course(Group& group, const std::vector<Config>& configs,
   return outcome;
 }
 
-// Averages and memory are of the size that they have where the bad steps never took place.
+// Averages and memory have the size that they would have without the bad steps.
 inline void expect_ordinary(const Outcome& outcome, const Outcome& reference,
                             const std::string& what) {
   EXPECT_LE(outcome.average, 20 * reference.average) << what << ": an average";
@@ -135,14 +135,14 @@ inline void law_recovers(Group& group, const std::vector<Config>& configs,
       EXPECT_EQ(outcome.skipped, 0u) << what;
       expect_ordinary(outcome, reference, what);
     }
-    // Within the limit, so it is a gradient like any other: it is averaged, and never skipped.
+    // Within the limit it is a gradient like any other: it is averaged, and never skipped.
     const Outcome outcome = run_course(group, configs, kind, {{limit, limit, limit}, is_bad, 3});
     EXPECT_EQ(outcome.skipped, 0u) << configs.front().str() << " by " << kind.str();
   }
 }
 
-// Law: a skipped step leaves what waited in memory. The rank with the bad gradient keeps exactly
-// that, and its momentum starts anew; the others keep their gradients besides.
+// Law: a skipped step preserves the residual. The rank with the bad gradient keeps exactly that,
+// and its momentum restarts; the others also keep their gradients.
 inline void law_waiting_stays(Group& group, Config config, const ExchangeKind& kind = {}) {
   config = with(with(config, "momentum", "0"), "clip", "0");
   const auto buckets = awkward_buckets();

@@ -51,7 +51,7 @@ class Synchronous final : public Averaging {
   }
 
  private:
-  // Every rank has the same averages, and so makes the same update.
+  // Every rank has the same averages, so every rank makes the same update.
   void update(float rate) {
     if (settings_.clip_average) clip_gradient(learner_, settings_.clip);
     for (const Bucket& bucket : learner_.buckets())

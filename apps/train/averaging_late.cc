@@ -1,5 +1,5 @@
-// averaging_late.cc: delayed averaging: every worker updates its own weights at once, and takes the
-// others' updates in when they arrive.
+// averaging_late.cc: delayed averaging: every worker updates its own weights at once, and takes in
+// the other workers' updates when they arrive.
 // SPDX-License-Identifier: Apache-2.0
 #include <algorithm>
 #include <chrono>
@@ -103,7 +103,7 @@ class Late final : public Averaging {
 
   bool in_step() const override { return false; }
   std::unique_lock<std::mutex> hold() override { return delayed_->hold(); }
-  // The ratio is to gradients in every step, so that rarer messages count.
+  // The ratio is relative to sending gradients in every step, so that rarer messages count.
   Report report() const override {
     Report report = delayed_->report();
     report.dense_bytes = 0;
@@ -139,7 +139,7 @@ class Late final : public Averaging {
   Learner& learner_;
   Optimizer optimizer_;
   const bool published_;
-  std::optional<Optimizer> anchor_optimizer_;  // published: repeats the updates from the means
+  std::optional<Optimizer> anchor_optimizer_;  // published: repeats the updates from the averages
   Arrays gradients_;
   std::optional<PublishedAverage> delayed_;
   std::uint64_t steps_ = 0;  // of this run

@@ -1,5 +1,5 @@
-// bench_step.cc: `thinwire bench step`: training steps through an exchange against the same loop
-// with c10d's own all-reduce of every bucket, in turn, in the same workers.
+// bench_step.cc: `thinwire bench step`: compares training steps through an exchange with the same
+// loop with c10d's own all-reduce of every bucket. Both alternate in the same workers.
 // SPDX-License-Identifier: Apache-2.0
 #include <ATen/ops/from_blob.h>
 #include <torch/csrc/distributed/c10d/Backend.hpp>
@@ -29,7 +29,7 @@ struct Plan {
   std::vector<std::size_t> pairs = {20};
 };
 
-// What a training loop does without us: an all-reduce as soon as backward has completed a bucket,
+// A training loop without thinwire: an all-reduce as soon as backward has completed a bucket,
 // and a division.
 class PlainAverage {
  public:
@@ -66,7 +66,7 @@ class StepBench {
         plain_(place, options_of(plan.settings)) {}
 
   void run() {
-    timed_block(&StepBench::exchange_step);  // memory is touched, torch has made its choices
+    timed_block(&StepBench::exchange_step);  // touches memory and lets torch make its choices
     timed_block(&StepBench::plain_step);
     std::vector<double> work, floor;
     for (std::size_t pair = 0; pair < plan_.pairs[0]; ++pair) {
@@ -76,14 +76,14 @@ class StepBench {
     }
     progress("");
     if (group_.rank() == 0) write(work, floor);
-    group_.barrier().wait();  // nobody leaves while others still speak to it
+    group_.barrier().wait();  // no rank leaves while others still send to it
   }
 
  private:
   using Step = void (StepBench::*)();
 
-  // Seconds of one step. All ranks begin together, and no step ends on one before the others have
-  // sent it their gradients: so rank 0's clock is everybody's.
+  // Seconds of one step. All ranks begin together, and a step ends on no rank before the others
+  // have sent their gradients. So rank 0's clock is valid for all ranks.
   double timed_block(Step step) {
     group_.barrier().wait();
     const auto start = std::chrono::steady_clock::now();
@@ -176,13 +176,13 @@ void run(Plan& plan) {
 void add_bench_step(CLI::App& parent) {
   const auto plan = std::make_shared<Plan>();
   train::Settings& settings = plan->settings;
-  CLI::App* verb = add_verb(
-      parent, "step",
-      "Whole training steps: through an exchange, and in turn with c10d's own all-reduce of\n"
-      "every bucket, in the same workers over Gloo",
-      "thinwire bench step --model resnet20 --data digits --workers 4", settings.json);
+  CLI::App* verb =
+      add_verb(parent, "step",
+               "Measure whole training steps through an exchange, alternating with c10d's own\n"
+               "all-reduce of every bucket, in the same workers over Gloo",
+               "thinwire bench step --model resnet20 --data digits --workers 4", settings.json);
   describe_step(*verb, settings);
-  add_counts(*verb, "--steps", plan->steps, "Steps of a block")->expected(1)->type_name("N");
+  add_counts(*verb, "--steps", plan->steps, "Steps per block")->expected(1)->type_name("N");
   add_counts(*verb, "--pairs", plan->pairs, "Blocks of each kind")->expected(1)->type_name("N");
   verb->callback([plan] { run(*plan); });
 }

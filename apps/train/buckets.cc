@@ -1,4 +1,4 @@
-// buckets.cc: lays out flat buffers, and learns from autograd when a part of them is complete.
+// buckets.cc: lays out flat buffers, and learns from autograd when part of them is complete.
 // SPDX-License-Identifier: Apache-2.0
 #include "apps/train/buckets.h"
 

@@ -1,7 +1,7 @@
-// buckets.h: the parameters of a model in flat buffers, cut into buckets in the order in which
-// backward reaches them. Weights and gradients of the parameters are views of the buffers: what an
-// exchange averages and an optimizer changes is the model itself, or, where that lives on a GPU,
-// its mirror on the host.
+// buckets.h: the parameters of a model in flat buffers, divided into buckets in the order in which
+// backward reaches them. The parameters' weights and gradients are views of the buffers, so
+// exchange and optimizer work on the model itself, or on its mirror on the host if the model lives
+// on a GPU.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -25,18 +25,18 @@ struct NamedParameter {
   torch::Tensor tensor;
 };
 
-// The trainable parameters, each once even where layers share it.
+// The trainable parameters. A parameter that layers share appears once.
 std::vector<NamedParameter> trainable(const torch::nn::Module& model);
 
-// Positions in `parameters` in the order in which `backward` completes their gradients; those that
-// it does not reach come last.
+// Positions in `parameters`, in the order in which `backward` completes their gradients. Parameters
+// that it does not reach come last.
 std::vector<std::uint32_t> arrival_order(const std::vector<NamedParameter>& parameters,
                                          const std::function<void()>& backward);
 
 class Buckets {
  public:
-  // Takes the parameters in `order`; a bucket is full at `bytes`, the first already at a quarter of
-  // it, so that the link has work early. The parameters must outlive the buckets.
+  // Takes the parameters in `order`. A bucket is full at `bytes`, the first one at a quarter of
+  // that, so that the link has work early. The parameters must outlive the buckets.
   Buckets(const std::vector<NamedParameter>& parameters, std::span<const std::uint32_t> order,
           std::size_t bytes);
   ~Buckets();
@@ -49,12 +49,12 @@ class Buckets {
 
   void zero_gradients();
 
-  // Before the model computes: gives it the weights.
+  // Copies the weights to the model, before it computes.
   void push_weights() { mirror_->push_weights(); }
 
   // During the next backward, `ready` is called for each bucket as soon as its last gradient is
-  // there. release() calls it for those that backward left incomplete (their parameters were not
-  // used; the gradient is zero), and ends this: all calls have been made.
+  // complete. release() calls it for buckets that backward left incomplete (their parameters were
+  // not used, so the gradient is zero). After that, all calls have been made.
   using Ready = Mirror::Ready;
   void watch(Ready ready);
   void release();
@@ -66,9 +66,9 @@ class Buckets {
 
   std::vector<torch::Tensor> parameters_;
   std::vector<Bucket> layout_;
-  std::vector<torch::Tensor> weights_, gradients_;  // flat, by bucket, where the model lives
+  std::vector<torch::Tensor> weights_, gradients_;  // flat, by bucket, on the model's device
   std::unique_ptr<Mirror> mirror_;
-  std::vector<std::size_t> missing_;  // gradients still to come, by bucket
+  std::vector<std::size_t> missing_;  // missing gradients, by bucket
   Ready ready_;
 };
 

@@ -1,4 +1,4 @@
-// checkpoint.cc: files of a worker's state.
+// checkpoint.cc: writes and reads a worker's state files.
 // SPDX-License-Identifier: Apache-2.0
 #include "apps/train/checkpoint.h"
 
@@ -10,7 +10,7 @@
 namespace thinwire::train {
 namespace {
 
-// A state holds numbers by name; texts are kept in the names: "settings/model=mlp".
+// A state maps names to numbers, so texts are stored in the names: "settings/model=mlp".
 std::string prefix_of(const std::string& flag) { return "settings/" + flag + "="; }
 
 std::string saved_value(const State& state, const std::string& prefix) {
@@ -19,7 +19,7 @@ std::string saved_value(const State& state, const std::string& prefix) {
   return found->first.substr(prefix.size());
 }
 
-// A checkpoint of before this entry has none.
+// Checkpoints from older versions do not have this entry.
 void check_rank(const State& state, const std::string& file, int rank) {
   const std::string saved = saved_value(state, prefix_of("rank"));
   if (saved.empty() || saved == std::to_string(rank)) return;
@@ -34,7 +34,7 @@ void compare(const State& state, const std::string& file, const Identity& identi
     if (saved == mine) continue;
     throw apps::BadInput("--resume: '" + file + "' was saved with --" + flag + " " +
                          (saved.empty() ? "unknown" : saved) + ", this run has " + mine +
-                         "; give the same, or start anew");
+                         "; give the same value, or start a new run");
   }
 }
 
@@ -58,7 +58,7 @@ void save_checkpoint(Group& group, const std::string& path, State state, const I
 }
 
 State load_checkpoint(const Group& group, const std::string& path, const Identity& identity) {
-  // A run with more workers has ranks without a file: rank 0's tells them how many there were.
+  // A run with more workers has ranks without a file. Rank 0's file tells them how many there were.
   std::string file = checkpoint_file(path, group.rank());
   if (!std::filesystem::exists(file)) file = checkpoint_file(path, 0);
   if (!std::filesystem::exists(file)) {

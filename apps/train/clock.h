@@ -1,4 +1,4 @@
-// clock.h: the clock that a step's parts are timed by.
+// clock.h: the clock that times the parts of a step.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 

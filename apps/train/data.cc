@@ -1,4 +1,4 @@
-// data.cc: the table of kinds of data, and what images and text share.
+// data.cc: the table of data kinds, and code shared by images and text.
 // SPDX-License-Identifier: Apache-2.0
 #include "apps/train/data.h"
 
@@ -27,9 +27,9 @@ struct Kind {
 
 const std::vector<Kind>& table() {
   static const std::vector<Kind> kinds = {
-      {"digits", "digits", "1797 handwritten digits of 8x8, which `make setup` brings",
+      {"digits", "digits", "1797 handwritten digits of 8x8; `make setup` fetches them",
        Argument::none, [](const std::string&, std::int64_t) { return open_digits(); }},
-      {"stdlib", "stdlib", "the sources of python3's own library, up to 4 MB, by characters",
+      {"stdlib", "stdlib", "Python's standard library as text, up to 4 MB, by characters",
        Argument::none,
        [](const std::string&, std::int64_t sequence) { return open_stdlib(sequence); }},
       {"cifar10", "cifar10:DIR", "CIFAR-10, the binary version: data_batch_*.bin, test_batch.bin",
@@ -37,7 +37,7 @@ const std::vector<Kind>& table() {
       {"idx", "idx:DIR", "the MNIST family: train-images-idx3-ubyte and its three siblings",
        Argument::required, [](const std::string& at, std::int64_t) { return open_idx(at); }},
       {"text", "text:PATH",
-       "a text by words, a sentence a line; or a directory with ptb.{train,test}.txt",
+       "a text by words, one sentence per line; or a directory with ptb.{train,test}.txt",
        Argument::required,
        [](const std::string& at, std::int64_t sequence) { return open_words(at, sequence); }},
       {"chars", "chars:PATH", "a text by characters (bytes)", Argument::required,
@@ -90,7 +90,7 @@ std::vector<std::pair<std::string, std::string>> data_kinds() {
 }
 
 std::string read_file(const std::string& path, const std::string& advice) {
-  // A directory opens, and only reading it fails.
+  // Opening a directory succeeds; only reading it fails.
   if (std::filesystem::is_directory(path)) {
     fail("'", path, "' is a directory, expected a file; ", advice);
   }

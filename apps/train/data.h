@@ -1,4 +1,4 @@
-// data.h: the data sets that `thinwire train` reads, and which example a worker sees when.
+// data.h: the data sets that `thinwire train` reads, and which examples a worker sees at each step.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -19,7 +19,7 @@ struct Batch {
   torch::Tensor target;  // classes i64 [N], or tokens i64 [N, T]
 };
 
-// What augmentation draws follows from these.
+// Determines what augmentation draws.
 struct Draw {
   uint64_t seed = 0, step = 0;
   int rank = 0;
@@ -30,19 +30,19 @@ class Data {
   virtual ~Data() = default;
 
   virtual Problem problem() const = 0;
-  // Examples (images, or sequences) for training, over all workers: one epoch.
+  // The number of training examples (images or sequences) over all workers: one epoch.
   virtual int64_t train_examples() const = 0;
 
-  // The class of every training example; empty where examples have none (text).
+  // The class of every training example. Empty if examples have none (text).
   virtual std::vector<int64_t> train_classes() const { return {}; }
 
   // These training examples, in this order.
   virtual Batch train_batch_of(const std::vector<int64_t>& examples, const Draw& draw) const = 0;
 
-  // The batch of one worker in one step, where all share all examples: a function of (seed, step,
-  // rank, world) alone, so that a resumed run goes on exactly. Over an epoch the workers together
-  // see every example once, in an order shuffled anew each epoch; the last, incomplete round of an
-  // epoch is left out. Other ways: data_partition.h.
+  // The batch of one worker in one step, if all workers share all examples. It is a function of
+  // (seed, step, rank, world) alone, so that a resumed run continues exactly. Over an epoch the
+  // workers together see every example once, in an order that is shuffled anew each epoch. The
+  // last, incomplete round of an epoch is left out. For other partitions see data_partition.h.
   Batch train_batch(uint64_t seed, uint64_t step, int rank, int world, int64_t batch) const;
 
   // The test set in order, in batches of at most `batch`.

@@ -25,7 +25,7 @@ namespace fs = std::filesystem;
 
 enum class Part { train, test };
 
-// How a training image is looked at: moved by at most `margin` pixels each way, mirrored or not.
+// How a training image is augmented: moved by at most `margin` pixels each way, mirrored or not.
 struct View {
   std::int64_t down = 0, right = 0;
   bool mirrored = false;
@@ -41,7 +41,7 @@ View draw_view(const Draw& draw, std::int64_t position) {
           static_cast<std::int64_t>((bits >> 16 & 0xffff) % places) - margin, (bits >> 63) != 0};
 }
 
-// Batches of any images that can be counted, named and written one by one.
+// Batches of images that can be counted, named and written one by one.
 class ImageData : public Data {
  public:
   ImageData(const Problem& problem, bool augmented) : problem_(problem), augmented_(augmented) {}
@@ -102,7 +102,7 @@ class ImageData : public Data {
   bool augmented_;
 };
 
-// Images of bytes, one after the other, and their classes.
+// Images of bytes, one after another, and their classes.
 struct ImageSet {
   std::vector<std::uint8_t> pixels;
   std::vector<std::uint8_t> labels;
@@ -110,8 +110,8 @@ struct ImageSet {
 
 using Levels = std::array<float, 256>;
 
-// What each byte becomes: the training images have mean 0 and variance 1 in every channel. The sums
-// are integers, so every machine gets the same.
+// Maps each byte to its normalized value: the training images have mean 0 and variance 1 in every
+// channel. The sums are integers, so every machine gets the same result.
 Levels normal_levels(const std::array<std::uint64_t, 256>& histogram) {
   double count = 0, sum = 0, squares = 0;
   for (std::size_t value = 0; value < histogram.size(); ++value) {
@@ -167,7 +167,7 @@ class StoredImages : public ImageData {
     }
   }
 
-  // What lies outside of the image is black.
+  // Pixels outside the image are black.
   void write_row(const std::uint8_t* plane, std::int64_t y, const View& view, const Levels& levels,
                  float* out) const {
     const Problem shape = problem();
@@ -217,8 +217,8 @@ std::string digits_path() {
 }
 
 ImageSet read_digits(const std::string& path) {
-  const std::string content = read_file(
-      path, "`make setup` puts the digits at data/digits.csv, THINWIRE_DIGITS names another place");
+  const std::string content =
+      read_file(path, "`make setup` writes data/digits.csv; THINWIRE_DIGITS names another file");
   ImageSet images;
   std::size_t number = 0;
   for (std::string_view rest = content; !rest.empty();) {
@@ -233,8 +233,8 @@ ImageSet read_digits(const std::string& path) {
   return images;
 }
 
-// The split of examples/mpi_digits: a fifth for the test, after a fixed shuffle, since the file is
-// sorted by writer.
+// The split of examples/mpi_digits: one fifth for the test, after a fixed shuffle, because the file
+// is sorted by writer.
 std::vector<std::size_t> digit_order() {
   std::vector<std::size_t> order(digit_images);
   std::iota(order.begin(), order.end(), std::size_t{0});
@@ -273,13 +273,13 @@ void read_cifar(const std::string& path, ImageSet& out) {
   const std::string content = read_file(path, cifar_advice);
   if (content.empty() || content.size() % cifar_record != 0) {
     fail("'", path, "' has ", content.size(), " bytes, expected a multiple of ", cifar_record,
-         " (a label and 3x32x32 pixels); it is cut short or no CIFAR-10: ", cifar_advice);
+         " (a label and 3x32x32 pixels); it is truncated or not CIFAR-10: ", cifar_advice);
   }
   for (std::size_t at = 0; at < content.size(); at += cifar_record) {
     const auto label = static_cast<std::uint8_t>(content[at]);
     if (label > 9) {
       fail("'", path, "', record ", at / cifar_record, ": expected a label from 0 to 9, got ",
-           static_cast<int>(label), "; it is no CIFAR-10: ", cifar_advice);
+           static_cast<int>(label), "; it is not CIFAR-10: ", cifar_advice);
     }
     out.labels.push_back(label);
     const auto* first = content.data() + at + 1;
@@ -302,7 +302,7 @@ std::string idx_path(const std::string& directory, const std::string& name, int 
   std::string other = directory + "/" + name + "." + end;
   if (!fs::exists(path) && fs::exists(other)) return other;
   if (!fs::exists(path) && (fs::exists(path + ".gz") || fs::exists(other + ".gz"))) {
-    fail("'", path, "' is still packed; run `gunzip ", directory, "/*.gz`");
+    fail("'", path, "' is still compressed; run `gunzip ", directory, "/*.gz`");
   }
   return path;
 }
@@ -313,20 +313,20 @@ std::uint32_t big_endian(const std::string& bytes, std::size_t at) {
   return value;
 }
 
-// A magic number (0x08 for bytes, then how many dimensions), the size of each dimension, the
-// values.
+// A magic number (0x08 for bytes, then the number of dimensions), the size of each dimension, and
+// the values.
 IdxFile read_idx(const std::string& directory, const std::string& name, std::uint32_t dimensions) {
   IdxFile file{idx_path(directory, name, static_cast<int>(dimensions)), {}, {}};
   const std::string content =
-      read_file(file.path, "put the four unpacked files of MNIST or Fashion-MNIST there");
+      read_file(file.path, "put the four uncompressed files of MNIST or Fashion-MNIST there");
   const std::size_t header = 4 + 4 * std::size_t{dimensions};
   if (content.size() < header) {
     fail("'", file.path, "' has ", content.size(), " bytes, expected a header of ", header,
-         "; it is cut short, fetch it again");
+         "; it is truncated, download it again");
   }
   if (const std::uint32_t magic = big_endian(content, 0); magic != (0x800 | dimensions)) {
     fail("'", file.path, "' begins with the number ", magic, ", expected ", 0x800 | dimensions,
-         " (idx", dimensions, ", bytes); it is another kind of file, or still packed");
+         " (idx", dimensions, ", bytes); it is another kind of file, or still compressed");
   }
   std::size_t left = content.size() - header;
   bool complete = true;
@@ -338,10 +338,10 @@ IdxFile read_idx(const std::string& directory, const std::string& name, std::uin
     expected *= complete ? file.sizes[i] : 1;
   }
   if (!complete || expected != left) {
-    fail("'", file.path, "' has ", left, " bytes of values, its header speaks of ", file.sizes[0],
-         dimensions == 3 ? " images" : " labels", dimensions == 3 ? " of " : "",
+    fail("'", file.path, "' has ", left, " bytes of values, but its header announces ",
+         file.sizes[0], dimensions == 3 ? " images" : " labels", dimensions == 3 ? " of " : "",
          dimensions == 3 ? std::to_string(file.sizes[1]) + "x" + std::to_string(file.sizes[2]) : "",
-         "; it is cut short or damaged, fetch it again");
+         "; it is truncated or damaged, download it again");
   }
   file.values.assign(content.begin() + static_cast<std::ptrdiff_t>(header), content.end());
   return file;
@@ -358,7 +358,7 @@ IdxPart read_idx_part(const std::string& directory, const std::string& name) {
   IdxFile labels = read_idx(directory, name + "-labels", 1);
   if (images.sizes[0] != labels.sizes[0]) {
     fail("'", images.path, "' has ", images.sizes[0], " images, '", labels.path, "' has ",
-         labels.sizes[0], " labels; they do not belong together, fetch both again");
+         labels.sizes[0], " labels; they do not belong together, download both again");
   }
   return {images.sizes[1],
           images.sizes[2],
@@ -366,8 +366,8 @@ IdxPart read_idx_part(const std::string& directory, const std::string& name) {
           labels.path};
 }
 
-// The largest label decides, and a damaged byte would make hundreds of classes. So at least half of
-// the classes must have an example.
+// The largest label determines the number of classes, so a damaged byte would make hundreds of
+// them. At least half of the classes must therefore have an example.
 std::int64_t classes_of(const IdxPart& part) {
   const std::vector<std::uint8_t>& labels = part.set.labels;
   const auto largest = std::max_element(labels.begin(), labels.end());
@@ -376,7 +376,7 @@ std::int64_t classes_of(const IdxPart& part) {
   if (classes > 2 * different) {
     fail("'", part.labels_path, "': the label at index ", largest - labels.begin(), " is ",
          static_cast<int>(*largest), ", but the file has only ", different,
-         " different labels; expected labels from 0 to the number of classes less 1");
+         " different labels; expected labels from 0 to the number of classes minus 1");
   }
   return static_cast<std::int64_t>(classes);
 }
@@ -393,8 +393,8 @@ void check_labels(const IdxPart& test, std::int64_t classes) {
 
 // ---- synthetic
 
-// Every class has a pattern, an image is its pattern and noise three times as strong: a function of
-// the index alone, so nothing is stored whatever the size.
+// Every class has a pattern, and an image is its pattern plus noise three times as strong. It is a
+// function of the index alone, so nothing is stored, whatever the size.
 class SyntheticImages : public ImageData {
  public:
   explicit SyntheticImages(const Problem& problem) : ImageData(problem, false) {}
@@ -402,7 +402,7 @@ class SyntheticImages : public ImageData {
  private:
   static constexpr std::int64_t train_count = 10'000, test_count = 1'000;
 
-  // The test images follow the training images in one numbering.
+  // One numbering covers both: test images follow the training images.
   static std::uint64_t number(Part part, std::int64_t example) {
     return static_cast<std::uint64_t>(part == Part::train ? example : train_count + example);
   }
@@ -420,7 +420,7 @@ class SyntheticImages : public ImageData {
     const std::uint64_t noise = random_at(stream_key(0, Stream::noise), number(part, example));
     const std::uint64_t pattern =
         random_at(stream_key(0, Stream::pattern), static_cast<std::uint64_t>(label(part, example)));
-    // One draw serves four pixels: large images must not wait for their data.
+    // One draw serves four pixels, so that large images do not wait for their data.
     for (std::int64_t i = 0; i < pixels(); i += 4) {
       std::uint64_t noise_bits = random_at(noise, static_cast<std::uint64_t>(i));
       std::uint64_t pattern_bits = random_at(pattern, static_cast<std::uint64_t>(i));
@@ -474,7 +474,7 @@ std::unique_ptr<Data> open_digits() {
 
 std::unique_ptr<Data> open_cifar10(const std::string& directory) {
   const std::string base = existing_directory(directory, cifar_advice);
-  // The archive brings a folder of its own.
+  // The archive contains its own folder.
   const std::string inner = base + "/cifar-10-batches-bin";
   const std::string& place = fs::is_directory(inner) ? inner : base;
   ImageSet train, test;

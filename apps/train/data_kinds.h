@@ -1,4 +1,4 @@
-// data_kinds.h: one opener per kind of data, for the table in data.cc, and what they share.
+// data_kinds.h: one opener per kind of data, for the table in data.cc, and shared helpers.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -9,13 +9,13 @@
 
 namespace thinwire::train {
 
-// data_image.cc. `argument` is what stands after the colon, empty without one.
+// data_image.cc. `argument` is the text after the colon, or empty.
 std::unique_ptr<Data> open_digits();
 std::unique_ptr<Data> open_cifar10(const std::string& directory);
 std::unique_ptr<Data> open_idx(const std::string& directory);
 std::unique_ptr<Data> open_synthetic(const std::string& argument);
 
-// data_scaled.cc. `sequence` is handed on.
+// data_scaled.cc. `sequence` is passed on.
 std::unique_ptr<Data> open_scaled(const std::string& argument, std::int64_t sequence);
 
 // data_text.cc
@@ -23,11 +23,11 @@ std::unique_ptr<Data> open_stdlib(std::int64_t sequence);
 std::unique_ptr<Data> open_words(const std::string& path, std::int64_t sequence);
 std::unique_ptr<Data> open_characters(const std::string& path, std::int64_t sequence);
 
-// data.cc. The whole file; `advice` ends the Error of a file that cannot be read.
+// data.cc. Reads the whole file. If that fails, `advice` ends the Error.
 std::string read_file(const std::string& path, const std::string& advice);
 
-// Batches of the test set: how many, and where one begins and ends. Both throw for a batch below 1,
-// the second for an index outside.
+// Batches of the test set: how many there are, and where one begins and ends. Both throw for a
+// batch below 1, the second also for an index out of range.
 std::int64_t count_batches(std::int64_t examples, std::int64_t batch);
 struct Range {
   std::int64_t first, count;

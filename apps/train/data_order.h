@@ -1,4 +1,4 @@
-// data_order.h: which examples a worker sees in a step: a keyed permutation, without memory.
+// data_order.h: which examples a worker sees in a step: a keyed permutation that stores nothing.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -11,7 +11,7 @@
 
 namespace thinwire::train {
 
-// Numbers of one purpose, so that the order and the augmentation of equal seeds are unrelated.
+// One stream per purpose, so that order and augmentation are unrelated for equal seeds.
 enum class Stream : std::uint64_t {
   order = 1,
   augmentation = 2,
@@ -25,8 +25,8 @@ constexpr std::uint64_t stream_key(std::uint64_t seed, Stream stream) {
   return random_at(random_at(seed, 0), static_cast<std::uint64_t>(stream));
 }
 
-// Where `position` goes in the permutation of [0, count) that `key` names: a Feistel network over
-// the next power of four, walked until it lands inside (fewer than four steps on average).
+// The image of `position` under the permutation of [0, count) that `key` selects: a Feistel network
+// over the next power of four, repeated until it lands inside (fewer than four times on average).
 constexpr std::uint64_t permuted(std::uint64_t key, std::uint64_t position, std::uint64_t count) {
   const auto half = (std::bit_width(count - 1) + 1) / 2;
   const std::uint64_t mask = (std::uint64_t{1} << half) - 1;
@@ -50,12 +50,12 @@ inline std::vector<std::int64_t> batch_examples(std::int64_t examples, std::uint
     fail("expected a batch of at least 1 and a rank below the number of workers, got batch ", batch,
          ", rank ", rank, " of ", world);
   }
-  // A division, since batch * world may overflow.
+  // Divides, because batch * world may overflow.
   const std::int64_t rounds = examples / world / batch;
   if (rounds == 0) {
     fail("rank ", rank, ": one step takes a batch of ", batch, " on each of ", world,
-         " workers, the training data has only ", examples,
-         " examples; take a smaller batch or fewer workers");
+         " workers, but the training data has only ", examples,
+         " examples; use a smaller batch or fewer workers");
   }
   const auto per_epoch = static_cast<std::uint64_t>(rounds);
   const std::uint64_t key = random_at(stream_key(seed, Stream::order), step / per_epoch);

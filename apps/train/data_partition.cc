@@ -1,4 +1,5 @@
-// data_partition.cc: shares of the training data: stretches, or classes by Dirichlet's law.
+// data_partition.cc: divides the training data: contiguous ranges, or classes by a
+// Dirichlet distribution.
 // SPDX-License-Identifier: Apache-2.0
 #include "apps/train/data_partition.h"
 
@@ -18,7 +19,7 @@ using Examples = std::vector<std::int64_t>;
 
 constexpr double highest_alpha = 1e6;
 
-// The numbers of one stream, one after the other.
+// The numbers of one stream in sequence.
 class Draws {
  public:
   explicit Draws(std::uint64_t key) : key_(key) {}
@@ -36,7 +37,7 @@ class Draws {
 };
 
 // The logarithm of a draw from Gamma(alpha): Marsaglia and Tsang for alpha + 1, times U^(1 /
-// alpha). The logarithm, since for a small alpha the draw itself is often below the smallest
+// alpha). The logarithm, because for a small alpha the draw itself is often below the smallest
 // double.
 double log_gamma_draw(double alpha, Draws draws) {
   const double d = alpha + 2.0 / 3, c = 1 / std::sqrt(9 * d);
@@ -49,7 +50,7 @@ double log_gamma_draw(double alpha, Draws draws) {
   }
 }
 
-// Shares of the workers, of sum 1.
+// The workers' shares, with sum 1.
 std::vector<double> dirichlet(double alpha, int workers, std::uint64_t key) {
   std::vector<double> shares;
   for (int w = 0; w < workers; ++w)
@@ -71,7 +72,7 @@ std::vector<Examples> by_class(const Examples& classes) {
   return members;
 }
 
-// Deals the shuffled members of a class out, a stretch to each worker.
+// Deals out the shuffled members of a class, one contiguous range to each worker.
 void deal(const Examples& members, const std::vector<double>& parts, std::uint64_t key,
           std::vector<Examples>& shares) {
   double sum = 0;
@@ -86,7 +87,7 @@ void deal(const Examples& members, const std::vector<double>& parts, std::uint64
 }
 
 // A worker left with nothing takes every second example of the largest share: some data, of few
-// classes as the others' is. Drawing again instead might never end when alpha is small.
+// classes like the other workers' data. Drawing again instead might never end when alpha is small.
 void fill_empty(std::vector<Examples>& shares) {
   const auto size = [](const Examples& share) { return share.size(); };
   for (Examples& empty : shares) {
@@ -152,13 +153,13 @@ Shares::Shares(const Partition& partition, std::int64_t examples, const Examples
     : examples_(examples), seed_(seed), workers_(workers) {
   if (workers < 1 || examples < workers) {
     fail("partition '", partition.str(), "': ", examples, " training examples for ", workers,
-         " workers, expected at least one each; take fewer workers");
+         " workers, expected at least one each; use fewer workers");
   }
   if (partition.kind == Partition::Kind::contiguous) shares_ = stretches(examples, workers);
   if (partition.kind != Partition::Kind::dirichlet) return;
   if (classes.size() != static_cast<std::size_t>(examples)) {
-    fail("partition '", partition.str(), "' deals out classes, the examples of this data ",
-         "have none; for text take contiguous or iid");
+    fail("partition '", partition.str(), "' deals out classes, but the examples of this ",
+         "data have none; for text use contiguous or iid");
   }
   shares_ = dirichlet_shares(partition.alpha, classes, seed, workers);
 }

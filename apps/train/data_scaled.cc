@@ -1,5 +1,5 @@
-// data_scaled.cc: the images of another data set, brought to another size: networks for large
-// images on the small images that one has.
+// data_scaled.cc: the images of another data set, scaled to another size, so that networks for
+// large images can train on small ones.
 // SPDX-License-Identifier: Apache-2.0
 #include <charconv>
 

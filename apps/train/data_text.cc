@@ -1,4 +1,4 @@
-// data_text.cc: text as a stream of tokens (words or characters), cut into sequences.
+// data_text.cc: text as a stream of tokens (words or characters), divided into sequences.
 // SPDX-License-Identifier: Apache-2.0
 #include <algorithm>
 #include <array>
@@ -20,7 +20,7 @@ namespace fs = std::filesystem;
 
 using Tokens = std::vector<std::int64_t>;
 
-// Sequence i is tokens [i * length, (i + 1) * length); its targets are one token further.
+// Sequence i is tokens [i * length, (i + 1) * length). Its targets are shifted by one token.
 class TextData : public Data {
  public:
   TextData(Tokens train, Tokens test, std::int64_t vocabulary, std::int64_t sequence)
@@ -74,7 +74,7 @@ void check_length(const Tokens& tokens, const char* part, const std::string& whe
                   std::int64_t sequence) {
   if (static_cast<std::int64_t>(tokens.size()) > sequence) return;
   fail(where, ": the ", part, " text has ", tokens.size(), " tokens, a sequence of ", sequence,
-       " needs ", sequence + 1, "; take a shorter sequence or a longer text");
+       " needs ", sequence + 1, "; use a shorter sequence or a longer text");
 }
 
 std::unique_ptr<Data> make_text(Tokens train, Tokens test, std::int64_t vocabulary,
@@ -106,7 +106,7 @@ using Words = std::vector<std::string_view>;
 constexpr std::string_view end_of_sentence = "<eos>", unknown = "<unk>";
 constexpr std::string_view blanks = " \t\r\n\v\f";
 
-// The words of a line, then <eos>; an empty line is no sentence.
+// Adds the words of a line, then <eos>. An empty line is not a sentence.
 void add_words(std::string_view line, Words& out) {
   const std::size_t before = out.size();
   for (std::size_t at = line.find_first_not_of(blanks); at < line.size();) {
@@ -132,8 +132,8 @@ Words words_of(std::string_view text) {
   return words;
 }
 
-// By lines: nine tenths to train, the last twentieth to test; what lies between is left for a
-// user's own validation, as in the three files of PTB.
+// Splits by lines: the first nine tenths for training, the last twentieth for the test. The part
+// between is left for a user's own validation, as in the three files of PTB.
 Split split_lines(std::string_view text) {
   const std::vector<std::string_view> lines = lines_of(text);
   const auto offset = [&](std::size_t line) {
@@ -146,7 +146,7 @@ Split split_lines(std::string_view text) {
 
 using Vocabulary = std::unordered_map<std::string_view, std::int64_t>;
 
-// The most frequent word is 0; equals are in the order of their bytes. <unk> is always a word.
+// The most frequent word is 0. Ties are in byte order. <unk> is always a word.
 Vocabulary vocabulary_of(const Words& words) {
   std::unordered_map<std::string_view, std::int64_t> counts{{unknown, 0}};
   for (const std::string_view word : words) ++counts[word];
@@ -180,13 +180,13 @@ std::unique_ptr<Data> make_words(const Split& text, std::int64_t sequence,
 
 // ---- characters
 
-// The last twentieth is for the test.
+// The last twentieth is the test set.
 Split split_characters(std::string_view text) {
   const std::size_t train = text.size() - text.size() / 20;
   return {text.substr(0, train), text.substr(train)};
 }
 
-// The vocabulary is every byte that occurs, in the test too: there are at most 256.
+// The vocabulary is every byte that occurs, including in the test set: at most 256.
 std::unique_ptr<Data> make_characters(const Split& text, std::int64_t sequence,
                                       const std::string& where) {
   std::array<std::int64_t, 256> code{};
@@ -205,7 +205,7 @@ std::unique_ptr<Data> make_characters(const Split& text, std::int64_t sequence,
   return make_text(encode(text.train), encode(text.test), vocabulary, sequence, where);
 }
 
-// ---- the library of Python
+// ---- Python's standard library
 
 std::string stdlib_directory() {
   constexpr const char* command =
@@ -217,8 +217,8 @@ std::string stdlib_directory() {
   while (pipe && std::fgets(part.data(), part.size(), pipe.get())) answer += part.data();
   while (!answer.empty() && answer.back() == '\n') answer.pop_back();
   if (answer.empty() || !fs::is_directory(answer)) {
-    fail("data 'stdlib': python3 does not say where its library is (got '", answer,
-         "'); install python3, or take chars:PATH");
+    fail("data 'stdlib': python3 does not report where its library is (got '", answer,
+         "'); install python3, or use chars:PATH");
   }
   return answer;
 }
@@ -262,8 +262,8 @@ std::unique_ptr<Data> open_stdlib(std::int64_t sequence) {
   std::string train, test;
   for (const std::string& file : python_files(directory)) {
     if (train.size() + test.size() >= enough) break;
-    const std::string text = read_file(file, "or take chars:PATH");
-    // Of every file, so that the test knows what the training talks about.
+    const std::string text = read_file(file, "or use chars:PATH");
+    // Splits every file, so that training and test cover the same topics.
     const Split split = split_characters(text);
     train += split.train;
     test += split.test;

@@ -1,4 +1,4 @@
-// device.cc: GPUs, counted and given out.
+// device.cc: counts and assigns GPUs.
 // SPDX-License-Identifier: Apache-2.0
 #include "apps/train/device.h"
 
@@ -39,7 +39,7 @@ void check_gpus(const Settings& settings) {
   if (!needs_gpu(settings)) return;
   const int count = count_gpus(settings);
   if (settings.kind != Engine::nccl || settings.processes() <= count) return;
-  throw BadInput("--engine nccl: NCCL wants a GPU for each process, here are " +
+  throw BadInput("--engine nccl: NCCL needs one GPU per process, but there are " +
                  std::to_string(settings.processes()) + " processes and " + std::to_string(count) +
                  (count == 1 ? " GPU" : " GPUs") +
                  "; use --engine gloo, whose workers may share GPUs, or start fewer workers");

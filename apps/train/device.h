@@ -1,4 +1,4 @@
-// device.h: what of its machine a worker computes with. No torch here.
+// device.h: the hardware that a worker uses. No torch here.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -8,15 +8,15 @@
 namespace thinwire::train {
 
 struct Hardware {
-  int threads = 0;  // of torch; 0 leaves it alone
-  int gpu = -1;     // none
+  int threads = 0;  // torch's threads; 0: torch's default
+  int gpu = -1;     // -1: none
 };
 
-// The GPU of this worker, when it computes on one or exchanges between them: those of its machine
-// are given out in turn. Throws BadInput where there is none.
+// The GPU of this worker, if it computes on one or exchanges between GPUs. A machine's GPUs are
+// assigned round-robin. Throws BadInput if there is none.
 int gpu_of(const Settings& settings, const Place& place);
 
-// Before workers are started here: throws BadInput when they cannot have what they need.
+// Call before starting workers here. Throws BadInput when they cannot have the GPUs that they need.
 void check_gpus(const Settings& settings);
 
 }  // namespace thinwire::train

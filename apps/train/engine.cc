@@ -1,4 +1,4 @@
-// engine.cc: settings and place to a group.
+// engine.cc: makes a group from settings and place.
 // SPDX-License-Identifier: Apache-2.0
 #include "apps/train/engine.h"
 

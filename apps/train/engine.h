@@ -14,19 +14,19 @@ namespace thinwire::train {
 
 GroupOptions options_of(const Settings& settings);
 
-// Gloo, MPI or NCCL (through that GPU) as the settings say, a group of one when there is one
-// worker; over an emulated link if --link asks for it. A collective.
+// Gloo, MPI or NCCL (through that GPU), as the settings say; a group of one if there is one worker.
+// It runs over an emulated link if --link asks for one. A collective.
 std::unique_ptr<Group> make_group(const Settings& settings, const Place& place, int gpu);
 
-// MPI, or a BadInput that says that it was not built.
+// An MPI group. Throws BadInput if MPI was not built.
 std::unique_ptr<Group> make_mpi_engine(const GroupOptions& options);
 // Prints the text and ends all ranks of the job.
 void abort_mpi_engine(const std::string& text);
-// Ends MPI in this process, when all groups are gone. All ranks must call it. Without it, mpirun
-// takes an exit for a crash and ends the other ranks.
+// Ends MPI in this process, after all groups are destroyed. All ranks must call it. Without it,
+// mpirun takes an exit for a crash and ends the other ranks.
 void end_mpi_engine();
 
-// Every value as its sum over the ranks, added in their order: the same bits everywhere.
+// The sum of each value over the ranks, added in rank order: the same bits everywhere.
 std::vector<double> sum_over(Group& group, const std::vector<double>& values);
 
 }  // namespace thinwire::train

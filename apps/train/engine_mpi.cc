@@ -10,7 +10,7 @@ namespace thinwire::train {
 namespace {
 
 std::optional<MpiSession>& session() {
-  static std::optional<MpiSession> session;  // until the process ends
+  static std::optional<MpiSession> session;  // lives until the process ends
   return session;
 }
 

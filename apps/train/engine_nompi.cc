@@ -1,4 +1,4 @@
-// engine_nompi.cc: what `--engine mpi` does where MPI was not found.
+// engine_nompi.cc: the errors of `--engine mpi` when MPI was not found.
 // SPDX-License-Identifier: Apache-2.0
 #include "apps/train/engine.h"
 #include "apps/verb.h"

@@ -1,4 +1,4 @@
-// inspect.cc: `thinwire inspect --model`: trains as one worker, then shows every gradient to every
+// inspect.cc: `thinwire inspect --model`: trains as one worker and passes every gradient to every
 // scheme.
 // SPDX-License-Identifier: Apache-2.0
 #include <algorithm>
@@ -25,8 +25,8 @@ using train::Learner;
 using train::Settings;
 using Gradient = std::vector<std::vector<float>>;  // by bucket
 
-// Fills in what was left open. Without data it is a first look, and large models take few steps. An
-// unknown model is refused later, by the one who makes it.
+// Fills in the defaults. Without data this is a first look, and large models take few steps. Making
+// an unknown model fails later, with its own error.
 ModelSettings filled_in(ModelSettings settings) {
   const auto& known = train::models();
   const auto found = std::find_if(known.begin(), known.end(), [&](const train::ModelInfo& info) {
@@ -39,7 +39,7 @@ ModelSettings filled_in(ModelSettings settings) {
   return settings;
 }
 
-// Plain SGD with momentum: the schemes look on, they do not steer.
+// Plain SGD with momentum. The schemes only observe; they do not affect the training.
 Settings training_of(const ModelSettings& settings) {
   Settings training;
   training.model = settings.model;
@@ -54,11 +54,11 @@ Settings training_of(const ModelSettings& settings) {
   return training;
 }
 
-// A loss of energy that training does not notice, as that of bf16.
+// A loss of energy that does not affect training, such as that of bf16.
 constexpr double rounding = 1e-4;
 
-// One scheme's worker in a group of its own, beside the training: its memory sees the gradients
-// that it would see, its averages go nowhere.
+// One scheme's worker in its own group, beside the training. Its memory sees the gradients that it
+// would see; its averages are not used.
 class Onlooker {
  public:
   Onlooker(const Config& config, const std::vector<Bucket>& buckets)
@@ -138,8 +138,8 @@ class Inspector {
       onlookers_.push_back(std::make_unique<Onlooker>(scheme, learner_.buckets()));
   }
 
-  // A large model fills the machine with the memory of all schemes, or with the gradients of all
-  // steps: keeps whichever is less.
+  // With a large model, the memory of all schemes, or the gradients of all steps, would fill the
+  // machine. Keeps whichever is smaller.
   Findings run() {
     for (std::uint64_t step = 0; step < settings_.steps; ++step) {
       progress("step " + std::to_string(step + 1) + " of " + std::to_string(settings_.steps));
@@ -172,7 +172,7 @@ class Inspector {
     }
     for (const auto& onlooker : onlookers_) onlooker->take(gradient);
     if (keeps_gradients_) gradients_.push_back(std::move(gradient));
-    if (step + 1 == settings_.steps) return;  // the last gradient is looked at below
+    if (step + 1 == settings_.steps) return;  // the last gradient is inspected below
     const double rate = settings_.rates.at(step, settings_.steps, learner_.steps_per_epoch());
     for (const Bucket& bucket : learner_.buckets()) {
       optimizer_.step(bucket, static_cast<float>(rate), learner_.gradient(bucket.id),
@@ -197,7 +197,7 @@ class Inspector {
     }
   }
 
-  // Backward reached the last layer first.
+  // Layers in order of forward: backward reached the last layer first.
   Findings energies() {
     Findings findings;
     Spans spans;
@@ -238,7 +238,7 @@ class Inspector {
 
 void inspect_model(const ModelSettings& settings) {
   if (settings.threads > 0) set_threads(settings.threads);
-  const std::vector<Config> schemes = schemes_of(settings);  // before any work, since it may refuse
+  const std::vector<Config> schemes = schemes_of(settings);  // before any work: it may throw
   report(Inspector(settings, schemes).run());
 }
 

@@ -1,4 +1,4 @@
-// launch.cc: worker processes: their start, their end, and what is said about it.
+// launch.cc: starts worker processes, watches for their end, and reports it.
 // SPDX-License-Identifier: Apache-2.0
 #include "apps/train/launch.h"
 
@@ -32,13 +32,13 @@ using Clock = std::chrono::steady_clock;
 using namespace std::chrono_literals;
 
 // After a first death: time for the others to follow, so that the cause can be told from its
-// effects. After SIGTERM: time to obey.
+// effects. After SIGTERM: time to exit.
 constexpr auto settling = 500ms;
 constexpr auto grace = 2s;
 constexpr std::size_t longest_tail = 4096;
 
-// Where the workers meet. It listens from the start, and rank 0 inherits it: a port that were only
-// looked up could be another program's by the time rank 0 has come up.
+// Where the workers meet. The socket listens from the start, and rank 0 inherits it. A port that
+// was only looked up could belong to another program by the time rank 0 has started.
 class Rendezvous {
  public:
   Rendezvous() {
@@ -88,7 +88,7 @@ std::vector<std::string> environment(int rank, int workers, const Rendezvous& re
                                   "MASTER_PORT=" + std::to_string(rendezvous.port()),
                                   "THINWIRE_WORKER=" + std::to_string(report)};
   if (rank == 0) all.push_back("THINWIRE_LISTENER=" + std::to_string(rendezvous.listener()));
-  // When a peer dies, libtorch warns at length; we say it in one sentence.
+  // When a peer dies, libtorch prints long warnings; we report it in one sentence.
   if (std::getenv("TORCH_CPP_LOG_LEVEL") == nullptr) all.emplace_back("TORCH_CPP_LOG_LEVEL=ERROR");
   const std::size_t ours = all.size();
   for (char** entry = environ; *entry != nullptr; ++entry) {
@@ -104,12 +104,12 @@ std::vector<std::string> environment(int rank, int workers, const Rendezvous& re
 
 struct Worker {
   pid_t pid = -1;
-  int pipe = -1;     // what it reports; of ranks above 0 all that it prints
-  std::string tail;  // the end of that
+  int pipe = -1;     // its report; for ranks above 0 all that it prints
+  std::string tail;  // the last part of that
   bool running = false, stopped = false;
-  int status = 0;  // as waitpid() gives it, once not running
+  int status = 0;  // from waitpid(), once not running
 
-  // It saved a checkpoint after a signal.
+  // True if it saved a checkpoint after a signal.
   bool stopped_early() const {
     return !running && WIFEXITED(status) && WEXITSTATUS(status) == apps::exit_interrupted;
   }
@@ -139,7 +139,7 @@ class Job {
   Job(const Job&) = delete;
   Job& operator=(const Job&) = delete;
 
-  // Returns when all have ended well.
+  // Returns when all workers have ended normally.
   void watch() {
     while (any_running() && !any_failed()) wait(-1);
     if (!any_failed()) {
@@ -172,14 +172,14 @@ class Job {
     worker.running = true;
   }
 
-  // In the child: only what is allowed between fork and exec.
+  // Runs in the child: only calls that are safe between fork and exec.
   [[noreturn]] void become_worker(int rank, pid_t parent, const int (&ends)[2],
                                   const Rendezvous& rendezvous, const std::vector<char*>& argv,
                                   const std::vector<char*>& envp) {
     prctl(PR_SET_PDEATHSIG, SIGKILL);
     if (getppid() != parent) _exit(1);
-    // Ctrl-C reaches us too, but the parent decides what follows. A worker that stops at a step
-    // unblocks it (stop.cc).
+    // Ctrl-C reaches the workers too, but the parent decides what follows. A worker that can stop
+    // at a step unblocks it (stop.cc).
     sigset_t mask = before_;
     sigaddset(&mask, SIGINT);
     sigprocmask(SIG_SETMASK, &mask, nullptr);
@@ -201,7 +201,7 @@ class Job {
     return std::any_of(workers_.begin(), workers_.end(), [](auto& w) { return w.failed(); });
   }
 
-  // Waits for news of any kind: output, an end, a signal to us.
+  // Waits for any event: output, the end of a worker, a signal to us.
   void wait(int milliseconds) {
     std::vector<pollfd> sources = {{signals_, POLLIN, 0}};
     for (const Worker& worker : workers_) {
@@ -235,15 +235,16 @@ class Job {
       end_all();
       throw apps::Interrupted(
           stops_ ? "interrupted twice; all workers were ended at once, without a checkpoint"
-                 : "interrupted; all workers were ended. With --save FILE an interrupted training "
-                   "can go on later");
+                 : "interrupted; all workers were ended. With --save FILE, an interrupted training "
+                   "can be resumed");
     }
   }
 
   void ask_to_stop() {
     stopping_ = true;
     apps::progress("");
-    std::cerr << "thinwire: saves a checkpoint after this step; Ctrl-C again ends at once\n";
+    std::cerr
+        << "thinwire: saving a checkpoint after this step; press Ctrl-C again to end at once\n";
     for (const Worker& worker : workers_) {
       if (worker.running) kill(worker.pid, SIGINT);
     }
@@ -262,14 +263,16 @@ class Job {
     }
   }
 
-  // What it had written before its end. Only its own end of the pipe was open, so this ends.
+  // Reads what the worker wrote before its end. Only its own end of the pipe was
+  // open, so this terminates.
   static void drain(Worker& worker) {
     pollfd source = {worker.pipe, POLLIN, 0};
     const std::vector<pollfd> one = {{worker.pipe, POLLIN, POLLIN}};
     while (poll(&source, 1, 0) > 0 && (source.revents & POLLIN) != 0) read_some(worker, one);
   }
 
-  // SIGTERM, then SIGKILL to those that do not obey. A stopped process obeys only SIGKILL.
+  // Sends SIGTERM, then SIGKILL to workers that do not exit. A stopped process reacts
+  // only to SIGKILL.
   void end_all(bool keep_causes = false) {
     std::vector<Worker> causes = workers_;
     for (const Worker& worker : workers_) {
@@ -287,7 +290,7 @@ class Job {
     }
     if (!keep_causes) return;
     for (std::size_t i = 0; i < workers_.size(); ++i) {
-      if (causes[i].running) workers_[i].status = 0;  // our signal is not a cause
+      if (causes[i].running) workers_[i].status = 0;  // a signal from us is not a cause
     }
   }
 
@@ -300,8 +303,8 @@ class Job {
     return text;
   }
 
-  // The one that tells most: killed by a signal, else bad input, else any. An error of the others
-  // is mostly that this one is gone.
+  // The worker whose end explains most: one killed by a signal, otherwise one with bad input,
+  // otherwise any. The others usually report only that this one is gone.
   std::size_t culprit() const {
     const auto weight = [](const Worker& worker) {
       if (worker.signalled()) return 3;

@@ -24,7 +24,7 @@ namespace {
 constexpr std::int64_t test_batch = 128;
 
 // While it lives, matrix products and convolutions compute in bf16. Weights stay f32: autocast
-// keeps bf16 copies, which are dropped at the end, before the optimizer changes the weights.
+// keeps bf16 copies, which are dropped at the end, before the optimizer updates the weights.
 class Bf16 {
  public:
   Bf16(bool on, torch::Device device) : on_(on), type_(device.type()) {
@@ -46,7 +46,7 @@ class Bf16 {
   torch::DeviceType type_;
 };
 
-// f32 means f32, and convolutions that add in one order: a GPU's defaults are neither.
+// Forces real f32 and deterministic convolutions: a GPU's defaults are neither.
 torch::Device prepared(const Settings& settings, const Hardware& hardware) {
   if (!settings.cuda) return torch::kCPU;
   const torch::Device device(torch::kCUDA, static_cast<c10::DeviceIndex>(hardware.gpu));
@@ -56,8 +56,8 @@ torch::Device prepared(const Settings& settings, const Hardware& hardware) {
   return device;
 }
 
-// Sums the tensor's span over the ranks and divides by the workers: their mean, the same bits
-// everywhere.
+// Replaces the tensor by its mean over the workers: a sum over the ranks divided by the number of
+// workers. The same bits everywhere.
 void average(Group& group, torch::Tensor& flat, int workers) {
   const Bytes bytes{reinterpret_cast<std::byte*>(flat.data_ptr<float>()),
                     static_cast<std::size_t>(flat.numel()) * sizeof(float)};
@@ -65,7 +65,7 @@ void average(Group& group, torch::Tensor& flat, int workers) {
   flat.div_(workers);
 }
 
-// What the data and the model refuse is the user's to change.
+// If data or model reject their input, the user can fix it.
 template <typename Make>
 auto from_user(Make make) {
   try {
@@ -113,8 +113,8 @@ class Learner::Torch {
   double compute(std::uint64_t step, const Ready& ready, const Phase& phase) {
     buckets_->push_weights();
     buckets_->zero_gradients();
-    // What dropout draws depends on the step alone, not on what came before: a resumed run goes on
-    // exactly.
+    // What dropout draws depends on the step alone, not on earlier steps, so a resumed run
+    // continues exactly.
     const auto rank = static_cast<std::uint64_t>(group_.rank());
     torch::manual_seed(random_at(random_at(settings_.seed, step), rank));
     double sum = 0;
@@ -130,7 +130,7 @@ class Learner::Torch {
     buckets_->push_weights();
     const std::vector<torch::Tensor> own = average_buffers();
     model_->eval();
-    std::vector<double> sums(3);  // loss, right answers, questions
+    std::vector<double> sums(3);  // loss, correct answers, questions
     {
       const torch::NoGradGuard no_grad;
       const std::int64_t batches = data_->test_batches(test_batch);
@@ -146,14 +146,14 @@ class Learner::Torch {
     for (auto& item : model_->named_buffers()) {
       torch::Tensor& tensor = item.value();
       if (tensor.scalar_type() == torch::kFloat) {
-        const torch::Tensor host = tensor.cpu();  // itself where it is there already
+        const torch::Tensor host = tensor.cpu();  // no copy if it is on the host already
         visitor.tensor(item.key() + "/buffer", span_of(host), Share::local);
         tensor.copy_(host);
       } else if (tensor.scalar_type() == torch::kLong && tensor.numel() == 1) {  // a counter
         auto number = static_cast<double>(tensor.item<std::int64_t>());
         visitor.number(item.key() + "/buffer", number, Share::local);
         tensor.fill_(static_cast<std::int64_t>(number));
-      }  // others are constants of the model
+      }  // all others are constants of the model
     }
   }
 
@@ -165,10 +165,10 @@ class Learner::Torch {
   void check_size() const {
     const std::int64_t need = settings_.batch * workers_;
     if (data_->train_examples() >= need) return;
-    throw apps::BadInput("--batch " + std::to_string(settings_.batch) + " on " +
-                         std::to_string(workers_) + " workers needs " + std::to_string(need) +
-                         " examples per step, " + settings_.data + " has " +
-                         std::to_string(data_->train_examples()) + " in all; give a smaller one");
+    throw apps::BadInput(
+        "--batch " + std::to_string(settings_.batch) + " with " + std::to_string(workers_) +
+        " workers needs " + std::to_string(need) + " examples per step, but " + settings_.data +
+        " has " + std::to_string(data_->train_examples()) + " in total; give a smaller batch");
   }
 
   torch::Tensor loss_of(const torch::Tensor& logits, const torch::Tensor& target) const {
@@ -196,12 +196,12 @@ class Learner::Torch {
     const torch::Tensor part =
         settings_.accumulate == 1 ? loss : loss / static_cast<double>(settings_.accumulate);
     part.backward();
-    const auto value = loss.item<double>();  // a GPU is done only now
+    const auto value = loss.item<double>();  // waits for the GPU
     phase("backward", middle, std::chrono::steady_clock::now());
     return value;
   }
 
-  // A backward of two examples shows the order; whatever else it changed is put back.
+  // A backward pass of two examples reveals the order. Everything else that it changed is restored.
   std::vector<std::uint32_t> common_order(const std::vector<NamedParameter>& parameters) {
     std::vector<torch::Tensor> before;
     for (const torch::Tensor& buffer : model_->buffers()) before.push_back(buffer.clone());
@@ -220,7 +220,7 @@ class Learner::Torch {
     for (std::size_t i = 0; i < buffers.size(); ++i) buffers[i].copy_(values[i]);
   }
 
-  // Gives every floating-point buffer its mean over the workers; returns what they were.
+  // Replaces every floating-point buffer by its mean over the workers. Returns the old values.
   std::vector<torch::Tensor> average_buffers() {
     const torch::NoGradGuard no_grad;
     std::vector<torch::Tensor> before, parts;

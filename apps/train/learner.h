@@ -1,5 +1,5 @@
 // learner.h: the torch half of a worker: model, data, forward, backward, evaluation. The rest of
-// the trainer sees flat buffers and numbers only, and includes no torch.
+// the trainer sees only flat buffers and numbers, and includes no torch.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -19,10 +19,10 @@
 
 namespace thinwire::train {
 
-// On the test set.
+// Results on the test set.
 struct Score {
   double loss = 0;      // mean per image or token
-  double accuracy = 0;  // share of right answers
+  double accuracy = 0;  // share of correct answers
 };
 
 class Learner {
@@ -31,7 +31,7 @@ class Learner {
   using Ready = std::function<void(std::uint16_t bucket)>;
   using Phase = std::function<void(const char* name, Time begin, Time end)>;
 
-  // Opens the data, makes the model from the seed, and lays its parameters out in buckets, in the
+  // Opens the data, makes the model from the seed, and lays out its parameters in buckets, in the
   // order of rank 0's backward. A collective. Throws BadInput for models and data that cannot be
   // used.
   Learner(const Settings& settings, Group& group, const Hardware& hardware);
@@ -45,14 +45,14 @@ class Learner {
   std::span<float> weights(std::size_t bucket);
   std::span<float> gradient(std::size_t bucket);
 
-  // Forward and backward of one step: the gradients are the means over this worker's batch (or
-  // batches, with --accumulate), the return value is their loss. `ready` is called for each bucket
-  // as soon as it is complete and here, once, while backward goes on with the next; where the model
-  // lives on a GPU, from another thread. weights() are those that it computes with.
+  // Forward and backward of one step. The gradients are the means over this worker's batch (or
+  // batches, with --accumulate); the return value is their loss. `ready` is called once for each
+  // bucket, as soon as its gradient is complete and on the host, while backward continues with the
+  // next. If the model lives on a GPU, another thread calls it. The model computes with weights().
   double compute(std::uint64_t step, const Ready& ready, const Phase& phase);
 
-  // A collective: each rank takes its share of the test set. BatchNorm uses the mean of the
-  // workers' running statistics; the workers' own go on unchanged.
+  // A collective: each rank evaluates its share of the test set. BatchNorm uses the mean of the
+  // workers' running statistics; the workers' own statistics stay unchanged.
   Score evaluate();
 
   // This worker's BatchNorm statistics.
@@ -63,7 +63,7 @@ class Learner {
   std::unique_ptr<Torch> torch_;
 };
 
-// The models and the kinds of data, a line each.
+// The models and the kinds of data, one line each.
 std::string zoo_help();
 
 }  // namespace thinwire::train

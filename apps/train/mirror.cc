@@ -1,5 +1,5 @@
-// mirror.cc: no copies on the CPU; on a device pinned twins, a side stream and a thread that waits
-// for it.
+// mirror.cc: no copies on the CPU. On a device: pinned buffers, a side stream, and a thread that
+// waits for it.
 // SPDX-License-Identifier: Apache-2.0
 #include "apps/train/mirror.h"
 
@@ -38,7 +38,7 @@ class OwnMemory final : public Mirror {
   Tensors weights_, gradients_;
 };
 
-// Pinned, so that copies run beside what device and host do.
+// Pinned, so that copies overlap with work of the device and the host.
 Tensors twins_of(const Tensors& tensors) {
   Tensors twins;
   for (const torch::Tensor& tensor : tensors) {
@@ -148,7 +148,7 @@ class PinnedTwins final : public Mirror {
   std::condition_variable changed_;
   std::deque<Coming> coming_;
   bool busy_ = false, ending_ = false;
-  std::exception_ptr error_;  // the first one since the last settle()
+  std::exception_ptr error_;  // the first error since the last settle()
 
   std::thread thread_;
 };

@@ -1,4 +1,5 @@
-// models.cc: the table of models, which problem fits which, and weights that follow from the seed.
+// models.cc: the table of models, which problems each model fits, and weights that follow
+// from the seed.
 // SPDX-License-Identifier: Apache-2.0
 #include "apps/train/models.h"
 
@@ -17,7 +18,7 @@ namespace {
 
 struct Entry {
   ModelInfo info;
-  std::int64_t smallest;  // image, in pixels each way
+  std::int64_t smallest;  // smallest image, in pixels each way
   std::shared_ptr<Model> (*make)(const Problem&);
 };
 
@@ -90,12 +91,12 @@ void check_fits(const Entry& entry, const Problem& problem) {
   const std::string fitting = names([&](const Entry& other) { return fits(other, problem); });
   if (entry.info.language != problem.language) {
     fail("model '", entry.info.name, "' reads ", entry.info.language ? "text" : "images",
-         ", the data is ", problem.language ? "text" : "images", "; for this data take one of ",
+         ", but the data is ", problem.language ? "text" : "images", "; for this data use one of ",
          fitting);
   }
   fail("model '", entry.info.name, "' needs images of at least ", entry.smallest, "x",
-       entry.smallest, ", the data has ", problem.height, "x", problem.width,
-       "; for this data take one of ", fitting);
+       entry.smallest, ", but the data has ", problem.height, "x", problem.width,
+       "; for this data use one of ", fitting);
 }
 
 void check_problem(const Problem& problem) {
@@ -107,8 +108,8 @@ void check_problem(const Problem& problem) {
   }
 }
 
-// torch's layers draw from the default generator and take no other: seed it, and put it back as it
-// was, so that making a model disturbs no one.
+// torch's layers draw only from the default generator. This seeds it and restores it afterwards, so
+// that making a model has no side effect.
 class SeededGenerator {
  public:
   explicit SeededGenerator(std::uint64_t seed) : generator_(at::detail::getDefaultCPUGenerator()) {

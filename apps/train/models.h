@@ -11,9 +11,9 @@
 
 namespace thinwire::train {
 
-// What a model is asked about; comes from the data.
+// The task of a model. It comes from the data.
 struct Problem {
-  bool language = false;  // tokens in, the next token out; else images in, a class out
+  bool language = false;  // tokens in, next token out; otherwise images in, class out
   int64_t channels = 1, height = 8, width = 8;  // of an image
   int64_t classes = 10;                         // or tokens in the vocabulary
 };
@@ -28,14 +28,14 @@ struct ModelInfo {
   std::string name;
   std::string help;  // one line
   bool language = false;
-  std::string data;    // that it was made for, or noise of that size
-  bool large = false;  // a CPU needs seconds for a step of some examples
+  std::string data;    // data it was made for, or noise of that size
+  bool large = false;  // a CPU needs seconds for a step of a few examples
 };
 const std::vector<ModelInfo>& models();
 
-// Weights follow from `seed` alone. Throws an Error for an unknown name (lists the known) or a
-// model that does not fit the problem (an image model on text, an image too small for it), saying
-// what would fit.
+// Weights follow from `seed` alone. Throws an Error for an unknown name (and lists the known ones),
+// and for a model that does not fit the problem (an image model on text, an image too small for
+// it). The error says what would fit.
 std::shared_ptr<Model> make_model(const std::string& name, const Problem& problem, uint64_t seed);
 
 }  // namespace thinwire::train

@@ -1,4 +1,5 @@
-// models_image.cc: from a small perceptron to VGG-16: images in, the logits of classes out.
+// models_image.cc: image classifiers, from a small perceptron to VGG-16: images in,
+// class logits out.
 // SPDX-License-Identifier: Apache-2.0
 #include "apps/train/models_zoo.h"
 
@@ -12,7 +13,7 @@ nn::Conv2d conv(std::int64_t in, std::int64_t out, std::int64_t kernel, std::int
   return nn::Conv2d(nn::Conv2dOptions(in, out, kernel).stride(stride).padding(padding));
 }
 
-// Without bias: a batch norm follows, and has its own.
+// No bias, because a batch norm follows and has its own.
 nn::Conv2d conv_for_norm(std::int64_t in, std::int64_t out, std::int64_t kernel,
                          std::int64_t stride) {
   return nn::Conv2d(
@@ -27,7 +28,7 @@ nn::AdaptiveAvgPool2d pool_to(std::int64_t side) {
   return nn::AdaptiveAvgPool2d(nn::AdaptiveAvgPool2dOptions({side, side}));
 }
 
-// He et al. 2015: keeps the variance of gradients through layers of ReLU.
+// He et al. 2015: preserves the variance of gradients through ReLU layers.
 void he_convolutions(nn::Module& model) {
   for (const auto& module : model.modules(false)) {
     if (auto* layer = module->as<nn::Conv2d>()) {
@@ -37,7 +38,7 @@ void he_convolutions(nn::Module& model) {
   }
 }
 
-// Layers one after the other; between the two parts the image becomes a vector.
+// A chain of layers. Between its two parts the image becomes a vector.
 class Chain : public Model {
  public:
   Chain(const nn::Sequential& features, const nn::Sequential& classifier)
@@ -53,7 +54,7 @@ class Chain : public Model {
 };
 
 // The two 3x3 layers of a CIFAR ResNet. The shortcut is option A of the paper, which has no
-// weights: every second pixel, and zeros for the channels that are new.
+// weights: every second pixel, and zeros for the new channels.
 class BasicBlock : public nn::Module {
  public:
   BasicBlock(std::int64_t in, std::int64_t out, std::int64_t stride)
@@ -85,8 +86,8 @@ class BasicBlock : public nn::Module {
   nn::BatchNorm2d bn2_;
 };
 
-// 1x1, 3x3, 1x1 of an ImageNet ResNet, the stride in the 3x3 as torchvision has it; where the shape
-// changes the shortcut is a 1x1 convolution.
+// The 1x1, 3x3, 1x1 layers of an ImageNet ResNet, with the stride in the 3x3 layer as in
+// torchvision. If the shape changes, the shortcut is a 1x1 convolution.
 class Bottleneck : public nn::Module {
  public:
   Bottleneck(std::int64_t in, std::int64_t width, std::int64_t stride)
@@ -152,7 +153,7 @@ std::shared_ptr<Model> make_cifar_resnet(std::int64_t blocks_of_stage, const Pro
   return std::make_shared<ResNet>(stem, blocks, in, problem.classes);
 }
 
-// Configuration D of the paper; 0 is a pooling.
+// Configuration D of the paper. 0 stands for pooling.
 nn::Sequential vgg16_features(std::int64_t channels) {
   nn::Sequential features;
   std::int64_t in = channels;
@@ -233,7 +234,7 @@ std::shared_ptr<Model> make_vgg16(const Problem& problem) {
                               nn::Sequential(nn::Linear(512 * 7 * 7, 4096), nn::ReLU(),
                                              nn::Dropout(0.5), nn::Linear(4096, 4096), nn::ReLU(),
                                              nn::Dropout(0.5), nn::Linear(4096, problem.classes)));
-  // Sixteen layers without a norm do not learn from torch's smaller default.
+  // Sixteen layers without normalization do not learn from torch's smaller default.
   he_convolutions(*model);
   return model;
 }

@@ -1,4 +1,4 @@
-// models_text.cc: language models: tokens in, the logits of each next token out.
+// models_text.cc: language models: tokens in, logits of each next token out.
 // SPDX-License-Identifier: Apache-2.0
 #include <cmath>
 #include <limits>
@@ -11,8 +11,8 @@ namespace {
 
 namespace nn = torch::nn;
 
-// Zaremba et al. 2014, input and output words untied. Every batch starts from a zero state: the
-// state would else be one more thing that a resumed run must carry.
+// Zaremba et al. 2014, with untied input and output embeddings. Every batch starts from a zero
+// state; otherwise a resumed run would have to carry the state too.
 class Lstm : public Model {
  public:
   Lstm(std::int64_t width, double dropout, std::int64_t vocabulary)
@@ -42,7 +42,7 @@ class Lstm : public Model {
 
 constexpr std::int64_t layers = 4, width = 128, heads = 4, positions = 1024;
 
-// Attention and a perceptron, each behind a norm and around a shortcut (GPT-2's order).
+// Attention and a perceptron, each with a norm in front and a shortcut around it (GPT-2's order).
 class Block : public nn::Module {
  public:
   Block()
@@ -58,7 +58,7 @@ class Block : public nn::Module {
     return x + down_->forward(torch::gelu(up_->forward(norm2_->forward(x))));
   }
 
-  // The branches of all layers add up in one stream: their last layers start smaller.
+  // The branches of all layers add up in one residual stream, so their last layers start smaller.
   void shrink_branches() {
     for (const auto& last : {projection_, down_}) {
       nn::init::normal_(last->weight, 0, 0.02 / std::sqrt(2.0 * layers));
@@ -66,7 +66,7 @@ class Block : public nn::Module {
   }
 
  private:
-  // Spelled out: the gradient of torch's fused attention may differ from run to run on a GPU.
+  // Written out, because the gradient of torch's fused attention may vary between runs on a GPU.
   torch::Tensor attention(const torch::Tensor& x, const torch::Tensor& mask) {
     const std::int64_t batch = x.size(0), tokens = x.size(1), depth = width / heads;
     const torch::Tensor parts =
@@ -102,7 +102,7 @@ class Transformer : public Model {
     const std::int64_t count = input.size(1);
     if (count > positions) {
       fail("model 'transformer': a sequence has ", count, " tokens, expected at most ", positions,
-           "; take a shorter sequence");
+           "; use a shorter sequence");
     }
     torch::Tensor x = tokens_->forward(input) + positions_->weight.slice(0, 0, count);
     const torch::Tensor mask =

@@ -1,5 +1,5 @@
-// models_zoo.h: one maker per model, for the table in models.cc. Each draws its weights from
-// torch's default generator of the CPU.
+// models_zoo.h: one factory per model, for the table in models.cc. Each draws its weights from
+// torch's default CPU generator.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 

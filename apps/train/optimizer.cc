@@ -1,4 +1,4 @@
-// optimizer.cc: plain loops that a compiler turns into vectors.
+// optimizer.cc: plain loops that a compiler vectorizes.
 // SPDX-License-Identifier: Apache-2.0
 #include "apps/train/optimizer.h"
 
@@ -53,8 +53,8 @@ Optimizer::Optimizer(const Settings& settings, const std::vector<Bucket>& bucket
   rule_.momentum = static_cast<float>(settings.momentum.value_or(usual_momentum));
   rule_.nesterov = settings.nesterov;
   if (inside_) {
-    // Where the scheme averages momentum, weight decay gets the same momentum. Where it has no
-    // Nesterov form it does not average (signum votes): decay then acts on the weights directly.
+    // If the scheme averages momentum, weight decay gets the same momentum. A scheme without a
+    // Nesterov form does not average (signum votes), so decay then acts on the weights directly.
     const bool averages =
         std::any_of(scheme.options.begin(), scheme.options.end(),
                     [](const Option& option) { return option.name == "nesterov"; });

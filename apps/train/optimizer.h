@@ -4,9 +4,9 @@
 //
 //     d = g + decay*w    v = momentum*v + d    w -= rate * (nesterov ? d + momentum*v : v)
 //
-// A scheme that accumulates momentum itself (dgc) leaves the step and the weight decay, which has a
-// momentum of its own: thinwire/kernels/sgd.h. Adam (optimizer_adam.h) is not for these schemes:
-// check() of settings.h refuses it.
+// A scheme that accumulates momentum itself (dgc) leaves only the step and the weight decay, which
+// has its own momentum: thinwire/kernels/sgd.h. Adam (optimizer_adam.h) does not work with these
+// schemes: check() in settings.h rejects it.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -35,7 +35,7 @@ class Optimizer {
   std::span<float> second_moment(std::size_t bucket) { return moments_[bucket].second; }
 
  private:
-  // Adam's memory of a bucket. Skipped steps are no updates, so these are counted here.
+  // Adam's memory of a bucket. Skipped steps are not updates, so updates are counted here.
   struct Moments {
     std::vector<float> first, second;
     std::uint64_t updates = 0;
@@ -44,9 +44,9 @@ class Optimizer {
   void visit_moments(StateVisitor& visitor, const Bucket& bucket);
 
   SgdRule rule_;
-  bool inside_ = false;                     // momentum is the scheme's
-  std::vector<std::vector<float>> memory_;  // by bucket; empty where nothing is to be kept
-  std::optional<AdamRule> adam_;            // instead of all the above
+  bool inside_ = false;                     // the scheme accumulates momentum itself
+  std::vector<std::vector<float>> memory_;  // by bucket; empty if there is nothing to keep
+  std::optional<AdamRule> adam_;            // replaces all of the above
   std::vector<Moments> moments_;            // by bucket
 };
 

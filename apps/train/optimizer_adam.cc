@@ -1,4 +1,4 @@
-// optimizer_adam.cc: what a step has in common is computed once, then one loop.
+// optimizer_adam.cc: computes what all elements of a step share, then runs one loop.
 // SPDX-License-Identifier: Apache-2.0
 #include "apps/train/optimizer_adam.h"
 
@@ -7,7 +7,7 @@
 namespace thinwire::train {
 namespace {
 
-// Squares and products, since std::pow may differ between machines in the last bit.
+// Uses only products, because the last bit of std::pow may differ between machines.
 double power(double base, std::uint64_t exponent) {
   double result = 1;
   for (; exponent > 0; exponent >>= 1) {
@@ -18,9 +18,9 @@ double power(double base, std::uint64_t exponent) {
 }
 
 struct Factors {
-  float keep1, take1, keep2, take2;  // of m and v
+  float keep1, take1, keep2, take2;  // factors for m and v
   float size, root, epsilon;         // w -= size * m / (sqrt(v) / root + epsilon)
-  float decay;                       // of w: added to the gradient, or what AdamW leaves of w
+  float decay;  // for w: added to the gradient, or the factor that AdamW applies to w
 };
 
 Factors factors_of(const AdamRule& rule, double rate, std::uint64_t update) {

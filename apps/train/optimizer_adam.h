@@ -1,12 +1,12 @@
-// optimizer_adam.h: one step of Adam or AdamW, as torch.optim defines them. With g the average and
-// t the number of updates, this one included:
+// optimizer_adam.h: one step of Adam or AdamW, as torch.optim defines them. g is the average, and t
+// is the number of updates including this one:
 //
 //     adam    g += decay*w             adamw   w *= 1 - rate*decay
 //     m = beta1*m + (1 - beta1)*g      v = beta2*v + (1 - beta2)*g*g
 //     w -= rate/(1 - beta1^t) * m / (sqrt(v)/sqrt(1 - beta2^t) + epsilon)
 //
-// Per element all operations are rounded singly, and what depends on t comes from products in
-// double precision alone: the same bits on every machine, whatever its math library.
+// Per element, each operation is rounded separately, and everything that depends on t comes from
+// products in double precision. So every machine computes the same bits, whatever its math library.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -23,7 +23,7 @@ struct AdamRule {
   bool decoupled = false;  // AdamW
 };
 
-// `m` and `v` start as zeros, `update` as 1.
+// `m` and `v` start at zero, `update` at 1.
 void adam_step(const AdamRule& rule, double rate, std::uint64_t update, const float* average,
                float* w, float* m, float* v, std::size_t count);
 

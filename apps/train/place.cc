@@ -1,4 +1,4 @@
-// place.cc: reads our rank from the environment, by the names that launchers use.
+// place.cc: reads our rank from the environment, under the names that launchers use.
 // SPDX-License-Identifier: Apache-2.0
 #include <charconv>
 #include <cstdlib>
@@ -17,7 +17,7 @@ struct Launcher {
   const char* name;
   const char* rank;
   const char* world;
-  bool lone_is_none;  // a job of one is no job: shells inside an allocation have these too
+  bool lone_is_none;  // a job of one does not count: shells inside an allocation have these too
 };
 constexpr Launcher launchers[] = {
     {"torchrun", "RANK", "WORLD_SIZE", false},
@@ -36,7 +36,7 @@ int number(const char* name, int from, int to) {
                  std::to_string(from) + " to " + std::to_string(to) + ", got '" + text + "'");
 }
 
-// Where no launcher says it, ranks count through one machine.
+// If no launcher says it, assume that ranks count through one machine.
 int local_rank(int rank) {
   for (const char* name :
        {"LOCAL_RANK", "OMPI_COMM_WORLD_LOCAL_RANK", "MPI_LOCALRANKID", "SLURM_LOCALID"})
@@ -44,7 +44,8 @@ int local_rank(int rank) {
   return rank;
 }
 
-// Gloo needs to know where the workers meet; torchrun says so, others leave it to the user.
+// Gloo needs to know where the workers meet. torchrun says so; other launchers leave it
+// to the user.
 void find_master(const Launcher& launcher, Place& place) {
   const char* const host = std::getenv("MASTER_ADDR");
   if (host == nullptr || std::getenv("MASTER_PORT") == nullptr) {
@@ -68,7 +69,7 @@ bool on_this_machine(int world) {
   return world > 1;
 }
 
-// A file descriptor that launch() left us, or -1; our own children shall not see it.
+// A file descriptor inherited from launch(), or -1. Our own children must not see it.
 int inherited(const char* name) {
   const char* const text = std::getenv(name);
   if (text == nullptr) return -1;
@@ -87,7 +88,7 @@ Place join(const Launcher& launcher, const Settings& settings) {
   if (workers < 1) {
     throw BadInput("--exchange " + settings.exchange + ": the job of " + launcher.name +
                    " that this process belongs to has " + std::to_string(place.world) +
-                   " processes, so that none would be left to work");
+                   " processes, so no worker would be left");
   }
   if (settings.workers != 0 && settings.workers != workers) {
     throw BadInput("--workers " + std::to_string(settings.workers) + ": the job of " +

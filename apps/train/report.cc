@@ -1,4 +1,4 @@
-// report.cc: numbers of a training to lines and JSON.
+// report.cc: prints a training's numbers as lines and JSON.
 // SPDX-License-Identifier: Apache-2.0
 #include "apps/train/report.h"
 
@@ -48,11 +48,11 @@ std::string delay_text(const Settings& settings) {
   const DelayOptions& delay = *settings.delayed;
   return "delayed averaging: messages of " + std::to_string(delay.local_steps) +
          (delay.local_steps == 1 ? " step, " : " steps, ") + delay.delay_str() +
-         " steps under way, correction " + delay.correction_str() + "\n";
+         " steps in flight, correction " + delay.correction_str() + "\n";
 }
 
 void check_output() {
-  if (!std::cout) fail("cannot write to the standard output: is its reader gone?");
+  if (!std::cout) fail("cannot write to standard output; did its reader exit?");
 }
 
 void print_cells(const std::vector<std::string>& cells) {

@@ -1,4 +1,5 @@
-// report.h: what a training says while it runs and at its end: a bar on a terminal, rows, JSON.
+// report.h: the output of a training, while it runs and at its end: a bar on a
+// terminal, rows, JSON.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -11,14 +12,14 @@
 
 namespace thinwire::train {
 
-// Sums of one worker, or means over all of them. Seconds of encode, wait and decode are those of
-// the exchange's own thread: the part of them that ran beside backward is not in `seconds`.
+// Sums of one worker, or means over all of them. The seconds of encode, wait and decode are those
+// of the exchange's own thread; the part that ran during backward is not in `seconds`.
 struct Tally {
   double steps = 0;
   double skipped = 0;
   double loss = 0;
   double payload_bytes = 0, dense_bytes = 0, sent_bytes = 0;
-  double seconds = 0;  // of whole steps
+  double seconds = 0;  // whole steps
   double compute = 0;  // forward and backward
   double encode = 0, wait = 0, decode = 0;
   double exposed = 0;  // waiting for averages after backward
@@ -29,22 +30,22 @@ struct Tally {
   Tally minus(const Tally& earlier) const;
 };
 
-// The columns that every row and the end have in common, per step.
+// The columns that all rows and the final result share, per step.
 apps::Row row_of(const Tally& tally);
 
 class Reporter {
  public:
-  // Only rank 0 speaks.
+  // Only rank 0 prints.
   Reporter(const Settings& settings, bool speaks, bool language);
 
   void head(const std::string& engine, int world, std::size_t parameters, std::size_t buckets,
             std::uint64_t steps);
-  // After every step; draws at most ten times a second, and only on a terminal.
+  // Called after every step. Draws at most ten times a second, and only on a terminal.
   void bar(std::uint64_t step, std::uint64_t steps, double loss, const Tally& so_far);
   void row(apps::Row row);
   // Prints the result.
   void end(const apps::Row& final);
-  // Writes --json, where it is given.
+  // Writes --json, if it is given.
   void write(const apps::Row& final, const apps::Row& about) const;
 
  private:

@@ -1,4 +1,4 @@
-// schedule.cc: the shapes of a learning rate.
+// schedule.cc: the shapes of a learning rate schedule.
 // SPDX-License-Identifier: Apache-2.0
 #include "apps/train/schedule.h"
 

@@ -1,4 +1,4 @@
-// settings.cc: flags to values, with a sentence for each that cannot be used.
+// settings.cc: parses and checks flags, with an error text for each unusable one.
 // SPDX-License-Identifier: Apache-2.0
 #include "apps/train/settings.h"
 
@@ -37,7 +37,7 @@ void add_task(CLI::App& verb, Settings& s) {
       ->type_name("KIND[:WHERE]")
       ->capture_default_str();
   verb.add_option("--partition", s.partition,
-                  "Who trains on what: iid (all workers share all examples),\n"
+                  "Partition of the data: iid (all workers share all examples),\n"
                   "contiguous (each has a part of the file), or dirichlet:ALPHA\n"
                   "(classes are spread unevenly)")
       ->type_name("KIND")
@@ -85,7 +85,7 @@ void add_length(CLI::App& verb, Settings& s) {
       ->check(above_zero())
       ->excludes(steps)
       ->capture_default_str();
-  verb.add_option("--stop", s.stop, "Step to end after. Schedules still follow --steps")
+  verb.add_option("--stop", s.stop, "Step after which to stop. Schedules still follow --steps")
       ->type_name("N")
       ->check(whole_from(1));
 }
@@ -113,18 +113,18 @@ void add_optimizer(CLI::App& verb, Settings& s) {
   verb.add_option("--epsilon", s.epsilon,
                   "Number that adam adds to the root of the mean square; default 1e-8")
       ->type_name("X")
-      ->check(number_in(1e-30, 1e30));  // 0 / 0 where a gradient was never other than 0
+      ->check(number_in(1e-30, 1e30));  // 0 would divide 0 by 0 if a gradient was always 0
   verb.add_option("--weight-decay", s.decay,
                   "Weight of the L2 term; with adamw, decay of the weights themselves")
       ->type_name("X")
       ->check(zero_or_more())
       ->capture_default_str();
-  verb.add_option("--clip", s.clip, "Largest norm of the gradient; 0 clips nothing")
+  verb.add_option("--clip", s.clip, "Norm to clip the gradient to; 0 turns clipping off")
       ->type_name("X")
       ->check(zero_or_more())
       ->capture_default_str();
   verb.add_option("--schedule", s.schedule,
-                  "Course of the learning rate: constant, linear, cosine, or\n"
+                  "Schedule of the learning rate: constant, linear, cosine, or\n"
                   "step:EPOCH,EPOCH,...")
       ->type_name("KIND")
       ->capture_default_str();
@@ -135,12 +135,12 @@ void add_optimizer(CLI::App& verb, Settings& s) {
 }
 
 void add_machine(CLI::App& verb, Settings& s) {
-  verb.add_option("--bucket-mb", s.bucket_mb, "Megabytes of gradients that travel together")
+  verb.add_option("--bucket-mb", s.bucket_mb, "Megabytes of gradients per bucket")
       ->type_name("X")
       ->check(number_in(0.001, 4096))
       ->capture_default_str();
   verb.add_option("--fuse-mb", s.fuse_mb,
-                  "Megabytes below which all-reduces travel as one; 0 fuses nothing")
+                  "Megabytes below which all-reduces are fused; 0 fuses nothing")
       ->type_name("X")
       ->check(number_in(0, 4096))
       ->capture_default_str();
@@ -148,8 +148,7 @@ void add_machine(CLI::App& verb, Settings& s) {
       ->type_name("X")
       ->check(number_in(0.1, 86400))
       ->capture_default_str();
-  verb.add_option("--device", s.device,
-                  "Where the model computes. Workers share the GPUs that there are")
+  verb.add_option("--device", s.device, "Device of the model. Workers share the available GPUs")
       ->type_name("cpu|cuda")
       ->check(one_of({"cpu", "cuda"}))
       ->capture_default_str();
@@ -165,7 +164,7 @@ void add_wire(CLI::App& verb, Settings& s) {
                   "jitter=5ms, outage=LENGTH/EVERY (such as 2s/30s) and seed=N")
       ->type_name("100mbit,1ms");
   verb.add_option("--engine", s.engine,
-                  "Transport. mpi needs mpirun, nccl needs a GPU for each worker")
+                  "Transport. mpi needs mpirun, nccl needs one GPU per worker")
       ->type_name("gloo|mpi|nccl")
       ->check(one_of({"gloo", "mpi", "nccl"}))
       ->capture_default_str();
@@ -194,7 +193,7 @@ void add_files(CLI::App& verb, Settings& s) {
   verb.add_option("--save-every", s.save_every, "Steps between further checkpoints")
       ->type_name("N")
       ->check(whole_from(1));
-  verb.add_option("--resume", s.resume, "Checkpoint to go on from")->type_name("FILE");
+  verb.add_option("--resume", s.resume, "Checkpoint to resume from")->type_name("FILE");
   verb.add_option("--check-every", s.check_every,
                   "Steps between comparisons of the replicas; 0 compares only at\n"
                   "the end")
@@ -205,13 +204,13 @@ void add_files(CLI::App& verb, Settings& s) {
                   "Steps between evaluations; the end is always evaluated")
       ->type_name("N")
       ->check(whole_from(0));
-  verb.add_option("--report-every", s.report_every, "Steps per row; default about 20 rows in all")
+  verb.add_option("--report-every", s.report_every, "Steps per row; default about 20 rows in total")
       ->type_name("N")
       ->check(whole_from(0));
   verb.add_option("--trace", s.trace, "File for rank 0's first 100 steps, in Chrome's trace format")
       ->type_name("FILE")
       ->check(apps::check_output_path);
-  // For tests: a NaN in one rank's gradient. In no group, so not in --help.
+  // For tests: a NaN in one rank's gradient. The empty group hides it from --help.
   verb.add_option("--nan-at", s.nan_at, "STEP,RANK")->group("");
 }
 
@@ -220,21 +219,21 @@ bool has_option(const Scheme& scheme, const std::string& name) {
                      [&](const Option& option) { return option.name == name; });
 }
 
-// A flag that the scheme knows too. Given twice, the two must agree: one of them would be silently
-// without effect.
+// Passes a flag on to a scheme that has the same option. If both are given they must agree;
+// otherwise one of them would silently have no effect.
 void hand_over(Config& config, const std::string& flag, const std::string& option,
                const std::string& value) {
   const auto [place, fresh] = config.options.try_emplace(option, value);
   if (fresh || place->second == value) return;
   throw BadInput(flag + " " + value + " contradicts " + option + "=" + place->second +
-                 " of scheme " + config.scheme + "; give one of them");
+                 " of scheme " + config.scheme + "; give only one of them");
 }
 
 void check_scheme(Settings& s) {
   s.config = apps::parse_scheme(s.scheme);
   const Scheme& scheme = find_scheme(s.config.scheme);
   if (s.delayed) {
-    // The updates that travel have the optimizer's momentum, and its clipping, already.
+    // The updates that are sent already include the optimizer's momentum and clipping.
     if (keeps_momentum(s.config) && has_option(scheme, "momentum"))
       hand_over(s.config, "--delay", "momentum", "0");
   } else if (keeps_momentum(s.config)) {
@@ -249,8 +248,7 @@ void check_scheme(Settings& s) {
     throw BadInput("--nesterov needs a --momentum above 0");
 }
 
-// After check_scheme(): what is refused here is refused for its reason, see "With Adam" in
-// docs/schemes.md.
+// Runs after check_scheme(). "With Adam" in docs/schemes.md explains why these are rejected.
 void check_optimizer(Settings& s) {
   const bool adam = s.optimizer != "sgd";
   if (s.rate == 0) s.rate = adam ? 0.001 : 0.1;
@@ -261,12 +259,12 @@ void check_optimizer(Settings& s) {
   }
   const std::string flag = "--optimizer " + s.optimizer;
   if (s.momentum || s.nesterov)
-    throw BadInput(flag + " has no --momentum and no --nesterov; it has --beta1");
+    throw BadInput(flag + " takes no --momentum and no --nesterov; use --beta1");
   if (!keeps_momentum(s.config) || s.delayed) return;
   if (s.config.scheme == "signum")
     throw BadInput(flag +
-                   ": scheme signum gives the sign of a vote, not a gradient, and there is " +
-                   "nothing left to scale; use --optimizer sgd, or another scheme");
+                   ": scheme signum yields the sign of a vote, not a gradient, so Adam has " +
+                   "nothing to scale; use --optimizer sgd, or another scheme");
   throw BadInput(flag + ": scheme " + s.config.str() +
                  " accumulates momentum itself, and Adam would take the momentum of a momentum; " +
                  "use --optimizer sgd, or a scheme without momentum");
@@ -289,16 +287,16 @@ void check_delay(Settings& s) {
     throw BadInput("--exchange " + s.exchange +
                    " and --delay clash: delayed averaging has its own "
                    "exchange, in which all workers gather or sum; leave --exchange out");
-  if (s.fuse_mb > 0) throw BadInput("--fuse-mb and --delay clash: a message is one already");
+  if (s.fuse_mb > 0) throw BadInput("--fuse-mb and --delay clash: a message is fused already");
   if (s.optimizer != "sgd" && options.correction == Correction::published)
     throw BadInput(
-        "--correction published works on gradients and needs --optimizer sgd; take ledger "
+        "--correction published works on gradients and needs --optimizer sgd; use ledger "
         "or pull with " +
         s.optimizer);
   s.delayed = options;
 }
 
-// After check_scheme(), which may have taken the scheme's momentum out.
+// Runs after check_scheme(), which may have removed the scheme's momentum.
 void check_late(const Settings& s) {
   if (!s.delayed) return;
   try {

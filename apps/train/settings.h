@@ -25,7 +25,7 @@ struct Settings {
   std::string model = "mlp";
   std::string data = "digits";
   std::string partition = "iid";
-  int workers = 0;  // 0: those of the job, else 1
+  int workers = 0;  // 0: as many as the job has, otherwise 1
   std::string scheme = "dense";
   std::string exchange = "auto";
   std::string delay, correction;  // empty: not given
@@ -41,10 +41,10 @@ struct Settings {
   std::uint64_t seed = 1;
 
   std::string optimizer = "sgd";
-  double rate = 0;                 // 0: 0.1, of adam and adamw 0.001
-  std::optional<double> momentum;  // 0.9, or what the scheme says
+  double rate = 0;                 // 0: 0.1, or 0.001 for adam and adamw
+  std::optional<double> momentum;  // 0.9, or the scheme's default
   bool nesterov = false;
-  std::optional<double> beta1, beta2, epsilon;  // those of AdamRule
+  std::optional<double> beta1, beta2, epsilon;  // defaults: those of AdamRule
   double decay = 0;
   double clip = 0;
   std::string schedule = "constant";
@@ -56,7 +56,7 @@ struct Settings {
   std::string engine = "gloo";
   std::string device = "cpu";
   double timeout = 60;
-  int threads = 0;  // 0: torch decides, or 1 beside other workers on this machine
+  int threads = 0;  // 0: torch's default, or 1 beside other workers on this machine
 
   std::string save, resume;
   std::uint64_t save_every = 0;
@@ -68,7 +68,7 @@ struct Settings {
 
   // Valid after check().
   Config config;                        // the scheme, with momentum and clipping filled in
-  ExchangeKind meeting;                 // --exchange: how what the scheme makes is exchanged
+  ExchangeKind meeting;                 // --exchange: how the scheme's output is exchanged
   std::optional<DelayOptions> delayed;  // instead of averaging gradients in every step
   Partition shares;                     // --partition: which worker has which training examples
   Schedule rates;
@@ -76,21 +76,21 @@ struct Settings {
   Engine kind = Engine::gloo;
   bool cuda = false;
   bool bf16 = false;
-  bool clip_average = false;  // the scheme does not clip: the trainer clips the average
+  bool clip_average = false;  // the scheme does not clip, so the trainer clips the average
   std::optional<std::pair<std::uint64_t, int>> fault;
 
-  // Workers and servers, to be started here.
+  // Workers and servers to start on this machine.
   int processes() const { return std::max(1, workers) + meeting.servers; }
 
-  // What a checkpoint and the run that resumes it must have in common, as flag and value.
+  // The flags and values that a checkpoint and the run that resumes it must share.
   std::vector<std::pair<std::string, std::string>> identity(int world) const;
 };
 
-// Adds the flags to the verb: all of them, or those that change what a step costs.
+// Adds the flags to the verb: all of them, or those that affect the cost of a step.
 void describe(CLI::App& verb, Settings& settings);
 void describe_step(CLI::App& verb, Settings& settings);
 
-// What no single flag can know; fills in the rest. Throws BadInput.
+// Checks combinations of flags, and fills in defaults. Throws BadInput.
 void check(Settings& settings);
 
 }  // namespace thinwire::train

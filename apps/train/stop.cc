@@ -1,6 +1,6 @@
 // stop.cc: the last step of an interrupted training.
 //
-// Ranks reach different steps at the same moment, so none can stop at its own.
+// Ranks are at different steps at any moment, so no rank can simply stop at its own.
 //
 // Most engines have a store, where the ranks met. A thread of each rank watches it. The first rank
 // that gets a signal leaves a note there. Each rank answers the note with the number of steps that
@@ -40,17 +40,17 @@ constexpr auto look_every = std::chrono::milliseconds(100);
 std::atomic<bool> signalled = false;
 static_assert(std::atomic<bool>::is_always_lock_free, "the handler of a signal writes it");
 
-// A second signal of the same kind finds the default again, which ends the process.
+// Restores the default for a second signal of the same kind, which then ends the process.
 void catch_signal(int signal, bool once) {
   struct sigaction before = {}, action = {};
   sigaction(signal, nullptr, &before);
-  if (once && before.sa_handler == SIG_IGN) return;  // as nohup wants it
+  if (once && before.sa_handler == SIG_IGN) return;  // nohup ignores it on purpose
   action.sa_handler = [](int) { signalled = true; };
   action.sa_flags = SA_RESTART | (once ? static_cast<int>(SA_RESETHAND) : 0);
   sigaction(signal, &action, nullptr);
 }
 
-// launch() has SIGINT blocked until here, and sends a second one's SIGKILL itself.
+// launch() blocks SIGINT until here. After a second signal it sends SIGKILL itself.
 void catch_signals(bool launched, bool mpi) {
   if (!launched) {
     for (const int each : {SIGINT, SIGTERM, SIGHUP}) catch_signal(each, true);
@@ -79,7 +79,7 @@ class Stop::Store final : public Agreement {
     c10d::TCPStoreOptions options;
     options.port = place.port;
     options.timeout = timeout_;
-    // torchrun's store outlives a restart of the job.
+    // torchrun's store survives a restart of the job.
     const char* const restarts = std::getenv("TORCHELASTIC_RESTART_COUNT");
     store_ = c10::make_intrusive<c10d::PrefixStore>(
         std::string("thinwire/stop/") + (restarts == nullptr ? "" : restarts),
@@ -119,7 +119,7 @@ class Stop::Store final : public Agreement {
     } catch (const std::exception& error) {
       const std::string text = error.what();
       const std::lock_guard lock(mutex_);
-      // Before that, a store that is gone took its rank along, and the collectives name the rank.
+      // Before that, a lost store means a lost rank, and the collectives name it.
       if (asked_) failure_ = "cannot agree on a last step: " + text.substr(0, text.find('\n'));
     }
     changed_.notify_all();
@@ -146,7 +146,7 @@ class Stop::Store final : public Agreement {
     changed_.notify_all();
   }
 
-  // Nothing when the training has ended meanwhile.
+  // Empty if the training has ended in the meantime.
   std::optional<std::uint64_t> answer_of(int rank) {
     const auto deadline = std::chrono::steady_clock::now() + timeout_;
     while (!store_->check({key_of(rank)})) {
@@ -172,12 +172,12 @@ class Stop::Store final : public Agreement {
   std::condition_variable changed_;
   bool asked_ = false, done_ = false;
   std::uint64_t begun_ = 0;            // steps, counted from the start of the training
-  std::optional<std::uint64_t> last_;  // as agreed
+  std::optional<std::uint64_t> last_;  // the agreed last step
   std::string failure_;
-  std::thread thread_;  // the last member: it uses all others
+  std::thread thread_;  // the last member, because it uses all others
 };
 
-// A group of their own keeps the votes out of the order of the exchange's collectives.
+// The votes use their own group, to stay out of the order of the exchange's collectives.
 class Stop::Votes final : public Agreement {
  public:
   explicit Votes(const Settings& settings)
@@ -209,7 +209,7 @@ class Stop::Votes final : public Agreement {
 
   std::unique_ptr<Group> group_;
   const std::size_t most_;
-  std::deque<Vote> votes_;  // in flight, oldest first; a deque leaves them where they are
+  std::deque<Vote> votes_;  // in flight, oldest first; a deque does not move its elements
 };
 
 bool stops_at_a_step(const Settings& settings) { return !settings.save.empty(); }

@@ -1,4 +1,4 @@
-// trace.cc: events to Chrome's trace event format.
+// trace.cc: writes events in Chrome's trace event format.
 // SPDX-License-Identifier: Apache-2.0
 #include "apps/train/trace.h"
 
@@ -20,10 +20,10 @@ constexpr int compute_track = 1;
 constexpr int exchange_track = 2;
 constexpr int first_bucket_track = 10;
 
-constexpr int most_buckets = 1 << 16;  // what bucket numbers have room for
+constexpr int most_buckets = 1 << 16;  // the range of bucket numbers
 
-// Collectives of one bucket that overlap, as messages of a delayed average do, get tracks of their
-// own.
+// Overlapping collectives of one bucket, such as messages of a delayed average, get
+// separate tracks.
 int lane_track(int bucket, int lane) { return first_bucket_track + lane * most_buckets + bucket; }
 
 std::string track_name(int track) {
@@ -31,7 +31,7 @@ std::string track_name(int track) {
   if (track == exchange_track) return "encode, decode";
   const int lane = (track - first_bucket_track) / most_buckets;
   return "exchange of bucket " + std::to_string((track - first_bucket_track) % most_buckets) +
-         (lane > 0 ? ", message " + std::to_string(lane + 1) + " under way" : "");
+         (lane > 0 ? ", message " + std::to_string(lane + 1) + " in flight" : "");
 }
 
 double microseconds(Trace::Time from, Trace::Time to) {
@@ -50,7 +50,7 @@ void Trace::stage(const char* name, std::uint64_t step, std::uint16_t bucket, Ti
   add({name, step, bucket, collective ? lane_track(bucket, 0) : exchange_track, begin, end});
 }
 
-// Moves every collective to the first track of its bucket that is free when it begins.
+// Moves every collective to its bucket's first track that is free when it begins.
 void Trace::unfold(std::vector<Event>& events) {
   std::sort(events.begin(), events.end(),
             [](const Event& a, const Event& b) { return a.begin < b.begin; });

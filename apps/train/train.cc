@@ -37,7 +37,7 @@ void add_train(CLI::App& parent) {
            "  Four workers on this machine, over an emulated link:\n"
            "    thinwire train --workers 4 --scheme dgc:density=0.001,warmup=100 --link "
            "100mbit,1ms\n"
-           "  A language model, with checkpoints, and going on from the last one:\n"
+           "  A language model with checkpoints, and a run that resumes from the last one:\n"
            "    thinwire train --model lstm --data stdlib --steps 2000 --save state --save-every "
            "500\n"
            "    thinwire train --model lstm --data stdlib --steps 2000 --resume state\n"

@@ -1,4 +1,4 @@
-// trainer.cc: the loop: compute and exchange, update, check, report, save.
+// trainer.cc: the training loop: compute and exchange, update, check, report, save.
 // SPDX-License-Identifier: Apache-2.0
 #include "apps/train/trainer.h"
 
@@ -20,8 +20,8 @@ namespace thinwire::train {
 namespace {
 
 constexpr std::uint64_t traced_steps = 100;
-// A training that skips this many steps in a row at its end, or more than nine tenths of at least
-// so many, has failed. A single skipped step is normal with AMP; ten in a row are not.
+// A training has failed if it skips this many steps in a row at its end, or more than nine tenths
+// of at least this many. A single skipped step is normal with AMP; ten in a row are not.
 constexpr std::uint64_t too_many_skipped = 10;
 
 std::uint64_t steps_of(const Settings& settings, std::uint64_t steps_per_epoch) {
@@ -32,7 +32,7 @@ std::uint64_t steps_of(const Settings& settings, std::uint64_t steps_per_epoch) 
 
 bool due(std::uint64_t step, std::uint64_t every) { return every > 0 && step % every == 0; }
 
-// Tries everything that is to be written at the end, then says what failed.
+// Attempts every write at the end, then reports the failures.
 class Attempts {
  public:
   template <typename Do>
@@ -100,10 +100,10 @@ bool Trainer::goes_on() {
   return allowed;
 }
 
-// Evaluates nothing: whoever interrupts wants an end.
+// Does not evaluate: a user who interrupts wants the training to end.
 void Trainer::stop_early() {
   if (step_ == first_)
-    throw apps::Interrupted("interrupted before the first step; nothing to save");
+    throw apps::Interrupted("interrupted before the first step; there is nothing to save");
   on_the_clock([this] { averaging_->await_arrivals(); });
   if (last_row_.is_null() || last_row_.at("step") != step_) write_row(false);
 }
@@ -113,7 +113,7 @@ std::string Trainer::how_to_go_on() const {
                     last = "'" + checkpoint_file(settings_.save, group_.size() - 1) + "'";
   return "interrupted after step " + std::to_string(step_) + " of " + std::to_string(steps_) +
          "; the checkpoint is " + first + (group_.size() > 1 ? " to " + last : "") +
-         "; to go on, repeat the command with --resume " + settings_.save;
+         "; to continue, repeat the command with --resume " + settings_.save;
 }
 
 void Trainer::check_skips() const {
@@ -124,8 +124,8 @@ void Trainer::check_skips() const {
   const std::string which =
       nearly_all ? std::to_string(skipped) + " of " + std::to_string(steps)
                  : "the last " + std::to_string(skipped_in_a_row_) + " of " + std::to_string(steps);
-  fail(which, " steps were skipped: their gradients were not finite, and the weights stayed as ",
-       "they were; lower --lr (now ", settings_.rate, ") or --clip the gradient");
+  fail(which, " steps were skipped: their gradients were not finite, and the weights did ",
+       "not change; lower --lr (now ", settings_.rate, ") or --clip the gradient");
 }
 
 void Trainer::take_step() {
@@ -156,7 +156,7 @@ void Trainer::take_step() {
   sums_.seconds += seconds(start, updated);
 }
 
-// Hands in every bucket as room for the averages.
+// Submits every bucket as memory for the averages.
 double Trainer::serve(const Learner::Ready& submit) {
   for (const Bucket& bucket : learner_.buckets()) submit(bucket.id);
   return 0;
@@ -183,7 +183,7 @@ void Trainer::after_step() {
   if (saves) save();
 }
 
-// What is still under way belongs to the time of the steps that sent it.
+// Messages still in flight count towards the time of the steps that sent them.
 template <typename Wait>
 void Trainer::on_the_clock(Wait wait) {
   const auto start = Clock::now();
@@ -227,14 +227,14 @@ Tally Trainer::tally() const {
 
 Tally Trainer::mean_tally() {
   Tally mine = tally();
-  if (server_) {  // the bytes that it sends are the workers' costs, its time is not
+  if (server_) {  // its traffic is a cost of the workers; its time is not
     mine = {};
     mine.payload_bytes = static_cast<double>(averaging_->report().payload_bytes);
     mine.sent_bytes = static_cast<double>(averaging_->report().traffic.sent);
   }
   const auto lock = averaging_->hold();
   Tally mean = Tally::from(sum_over(group_, mine.values()), 1.0 / workers_);
-  if (!averaging_->in_step()) mean.skipped *= workers_;  // each worker's own
+  if (!averaging_->in_step()) mean.skipped *= workers_;  // each worker counts its own
   return mean;
 }
 
@@ -247,7 +247,7 @@ void Trainer::add_score(apps::Row& row) {
 }
 
 void Trainer::write_row(bool evaluate) {
-  // Late: rank 0's own numbers, since a mean would be a wait.
+  // Delayed: uses rank 0's own numbers, because a mean would make it wait.
   const Tally now = averaging_->in_step() ? mean_tally() : tally();
   apps::Row row = {
       {"step", step_},
@@ -275,12 +275,12 @@ void Trainer::finish() {
   apps::Row final = {{"steps", step_}};
   final.update(row_of(mean_tally()));
   final["loss"] = last_row_.at("loss");
-  // Late messages do not keep to rows.
+  // Delayed messages do not align with rows.
   final["last_ratio"] = averaging_->in_step() ? last_row_.at("ratio") : final.at("ratio");
   for (const char* key : {"test_loss", "perplexity", "accuracy"}) {
     if (last_row_.contains(key)) final[key] = last_row_.at(key);
   }
-  final["replicas_identical"] = true;  // or check_replicas() had thrown
+  final["replicas_identical"] = true;  // check_replicas() throws otherwise
   final["checksum"] = text;
   apps::Row about = apps::about_machine();
   about["engine"] = group_.name();
@@ -288,7 +288,7 @@ void Trainer::finish() {
   about["emulated"] = settings_.emulated.has_value();
   for (const auto& [flag, value] : settings_.identity(group_.size()))
     about["settings"][flag] = value;
-  // The result first: a full disk must not swallow it.
+  // Prints the result first, so that a full disk cannot lose it.
   reporter_.end(final);
   Attempts attempts;
   attempts.add([&] { reporter_.write(final, about); });
@@ -297,10 +297,10 @@ void Trainer::finish() {
   if (!settings_.save.empty() && saved_ != step_) attempts.add([&] { save(); });
   attempts.check();
   const auto lock = averaging_->hold();
-  group_.barrier().wait();  // nobody leaves while others still speak to it
+  group_.barrier().wait();  // no rank leaves while others still send to it
 }
 
-// Everything that the steps to come depend on.
+// Everything that later steps depend on.
 void Trainer::visit_state(StateVisitor& visitor) {
   auto step = static_cast<double>(step_);
   visitor.number("training/step", step, Share::replicated);

@@ -1,4 +1,4 @@
-// trainer.h: one worker's training from the first step, or a checkpoint, to the last. No torch
+// trainer.h: one worker's training from the first step, or from a checkpoint, to the last. No torch
 // here.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -21,9 +21,9 @@ namespace thinwire::train {
 
 class Trainer {
  public:
-  // Both are collectives and throw BadInput for what the user can change.
+  // Both are collectives. They throw BadInput for errors that the user can fix.
   Trainer(const Settings& settings, Group& group, const Place& place, const Hardware& hardware);
-  // Throws Interrupted when a signal ended it early (stop.h); the checkpoint is then complete.
+  // Throws Interrupted when a signal ended it early (stop.h). The checkpoint is then complete.
   void run();
 
  private:
@@ -53,18 +53,18 @@ class Trainer {
   Group& group_;
   const Place place_;
   int workers_;
-  bool server_;  // holds a replica as all do, but computes no gradients
+  bool server_;  // holds a replica like all ranks, but computes no gradients
   Learner learner_;
   Reporter reporter_;
   Trace trace_;
   std::uint64_t steps_, end_, step_ = 0, first_ = 0;
   std::unique_ptr<Averaging> averaging_;
-  std::optional<Stop> stop_;  // in run()
+  std::optional<Stop> stop_;  // set in run()
   std::uint64_t saved_ = 0;   // step of the last checkpoint
-  Tally sums_;                // of this worker and run; the exchange's share is added by tally()
+  Tally sums_;                // this worker in this run; tally() adds the exchange's share
   Tally row_start_;           // means at the last row
   double last_loss_ = 0;
-  std::uint64_t skipped_in_a_row_ = 0;  // up to now
+  std::uint64_t skipped_in_a_row_ = 0;  // most recent steps
   apps::Row last_row_;
 };
 

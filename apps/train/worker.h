@@ -1,4 +1,4 @@
-// worker.h: this process as one worker of its job, whatever its task there is. No torch here.
+// worker.h: this process as one worker of its job, whatever its task. No torch here.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -26,10 +26,11 @@ inline int threads_of(const Settings& settings, const Place& place) {
   leave(place, text, code);
 }
 
-// Calls make(group, place, hardware), then run() of what it returns a pointer to.
+// Calls make(group, place, hardware), then run() on the object that it returns.
 template <typename Make>
 void work(const Settings& settings, const Place& place, const Make& make) {
-  // Out here, since an error must not destroy them: that could wait for workers that are gone.
+  // Declared outside, because an error must not destroy them: that could wait for workers
+  // that are gone.
   std::unique_ptr<Group> group;
   decltype(make(*group, place, Hardware{})) task;
   try {
@@ -39,10 +40,10 @@ void work(const Settings& settings, const Place& place, const Make& make) {
     task = make(*group, place, hardware);
     task->run();
   } catch (const apps::Interrupted& interrupted) {
-    task.reset();  // all ranks are here and well
+    task.reset();  // all ranks have finished
     group.reset();
     if (place.rank == 0) tell(place, interrupted.what(), apps::exit_interrupted);
-    if (settings.kind == Engine::mpi) end_mpi_engine();  // after rank 0 has spoken
+    if (settings.kind == Engine::mpi) end_mpi_engine();  // after rank 0 has printed
     leave(place, "", apps::exit_interrupted);
   } catch (const apps::BadInput& error) {
     give_up(settings, place, error.what(), apps::exit_bad_input);
@@ -51,7 +52,7 @@ void work(const Settings& settings, const Place& place, const Make& make) {
   }
 }
 
-// Does the task where this process is a worker; else starts the workers, and waits for them.
+// Runs the task if this process is a worker. Otherwise starts the workers and waits for them.
 template <typename Make>
 void work_or_launch(const Settings& settings, const Make& make) {
   const std::optional<Place> place = find_place(settings);

@@ -1,4 +1,4 @@
-// main.cc: the smallest program that uses an installed thinwire; docs/howto/cpp.md shows its heart.
+// main.cc: the smallest program that uses an installed thinwire. docs/howto/cpp.md shows its core.
 // SPDX-License-Identifier: Apache-2.0
 #include <thinwire/thinwire.h>
 
@@ -33,7 +33,7 @@ std::vector<float> my_gradient(int rank) {
 int main(int argc, char** argv) {
   const std::string scheme = argc > 1 ? argv[1] : "dgc:density=0.001";
   std::printf("engines: %s\n", engines);
-  // [readme] Four workers, here as threads of one process; MPI processes bring make_mpi_group().
+  // [readme] Four workers, here as threads of one process; MPI processes use make_mpi_group().
   thinwire::run_local(4, [&](thinwire::Group& group) {
     std::vector<float> gradient = my_gradient(group.rank());
     thinwire::Exchange exchange(group, {thinwire::Bucket::single(0, "weight", gradient.size())},

@@ -2,8 +2,8 @@
 //
 //     torchrun --no-python --nproc-per-node 4 libtorch_digits dgc:density=0.01 data/digits.csv
 //
-// What it takes: the gradients of all parameters in one flat tensor, an Exchange over the job's
-// group, submit() and finish() between backward and step.
+// It needs three things: the gradients of all parameters in one flat tensor, an Exchange over the
+// job's group, and submit() and finish() between backward and step.
 // SPDX-License-Identifier: Apache-2.0
 #include <torch/torch.h>
 
@@ -49,7 +49,7 @@ Digits load(const std::string& path) {
   return {all.narrow(1, 0, 64) / 8 - 1, all.select(1, 64).to(torch::kLong)};
 }
 
-// The gradients as views of one flat tensor, which is what the exchange averages.
+// The gradients as views of one flat tensor, which the exchange averages.
 torch::Tensor flatten_gradients(const std::vector<torch::Tensor>& parameters) {
   std::int64_t elements = 0, at = 0;
   for (const auto& parameter : parameters) elements += parameter.numel();
@@ -76,15 +76,15 @@ thinwire::Bucket bucket_of(const torch::nn::Module& model) {
 void train(const std::string& scheme, const std::string& path, int steps) {
   const auto group = thinwire::make_gloo_group(rendezvous());
   const auto [images, labels] = load(path);
-  torch::manual_seed(1);  // the same first weights everywhere
+  torch::manual_seed(1);  // the same initial weights everywhere
   torch::nn::Sequential model(torch::nn::Linear(64, 100), torch::nn::ReLU(),
                               torch::nn::Linear(100, 10));
   torch::Tensor gradient = flatten_gradients(model->parameters());
-  // Momentum is inside dgc; for a scheme without it, give the optimizer one.
+  // dgc has momentum inside. For a scheme without it, give the optimizer momentum.
   torch::optim::SGD optimizer(model->parameters(), torch::optim::SGDOptions(0.1));
   thinwire::Exchange exchange(*group, {bucket_of(*model)}, thinwire::Config::parse(scheme));
 
-  torch::manual_seed(100 + static_cast<std::uint64_t>(group->rank()));  // other examples
+  torch::manual_seed(100 + static_cast<std::uint64_t>(group->rank()));  // examples differ
   for (int step = 0; step < steps; ++step) {
     const auto chosen = torch::randint(images.size(0), {32}, torch::kLong);
     gradient.zero_();

@@ -1,4 +1,4 @@
-// data.h: the handwritten digits: reading, the fixed split, each worker's batches.
+// data.h: the handwritten digits: reading them, the fixed split, each worker's batches.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -19,7 +19,7 @@ namespace digits {
 
 constexpr std::size_t pixels = 64, classes = 10;
 
-// Images one after the other, pixels from 0 to 1, and what each shows.
+// Images one after another, with pixels from 0 to 1, and their labels.
 struct Images {
   std::vector<float> values;
   std::vector<int> labels;
@@ -46,7 +46,7 @@ inline void read_line(const std::string& line, const std::string& where, Images&
   }
   if (numbers.size() != pixels + 1) {
     thinwire::fail(where, ": expected 64 pixels and a label, got ", numbers.size(),
-                   " numbers; is the file cut short?");
+                   " numbers; is the file truncated?");
   }
   const float label = numbers.back();
   numbers.pop_back();
@@ -65,7 +65,7 @@ inline Images read(const std::string& path) {
   std::ifstream file(path);
   if (!file) {
     thinwire::fail("cannot open '", path, "'; `make setup` puts the digits at data/digits.csv,",
-                   " --data names another place");
+                   " --data names another file");
   }
   Images images;
   std::size_t number = 0;
@@ -75,12 +75,12 @@ inline Images read(const std::string& path) {
   }
   if (images.size() < 1000) {
     thinwire::fail("'", path, "' has ", images.size(), " images, expected 1797;",
-                   " is it cut short? Remove it and run `make setup`");
+                   " is it truncated? Remove it and run `make setup`");
   }
   return images;
 }
 
-// The file need only be where rank 0 is: the others get its content.
+// Only rank 0 needs the file. The other ranks get its content.
 inline Images read_and_share(thinwire::Group& group, const std::string& path) {
   Images images;
   if (group.rank() == 0) images = read(path);
@@ -97,7 +97,8 @@ struct Split {
   Images train, test;
 };
 
-// A fifth for the test. Shuffled with a fixed seed: the file is sorted by writer and by digit.
+// One fifth is the test set. It is shuffled with a fixed seed, because the file is sorted by writer
+// and by digit.
 inline Split split(const Images& all) {
   std::vector<std::size_t> order(all.size());
   for (std::size_t i = 0; i < order.size(); ++i) order[i] = i;
@@ -113,7 +114,7 @@ inline Split split(const Images& all) {
 }
 
 // The batch of one step on one worker, drawn from its shard: images rank, rank + world, ... It
-// follows from (seed, rank, step) alone, so a resumed run sees the very same batches.
+// depends only on (seed, rank, step), so a resumed run sees the same batches.
 inline Images batch(const Images& train, std::size_t rank, std::size_t world, std::size_t size,
                     std::uint64_t seed, std::uint64_t step) {
   const auto shard = static_cast<std::uint32_t>(train.size() / world);

@@ -2,8 +2,8 @@
 //
 //     mpirun -n 4 mpi_digits --scheme dense dgc:density=0.001,warmup=20
 //
-// thinwire is used in three places: main() makes the group of workers, Training holds an exchange
-// for its buckets, take_step() submits gradients and gets averages back.
+// It uses thinwire in three places: main() makes the group of workers, Training holds an exchange
+// for its buckets, and take_step() submits gradients and gets averages back.
 // SPDX-License-Identifier: Apache-2.0
 #include <algorithm>
 #include <chrono>
@@ -57,8 +57,8 @@ class Training {
   }
 
  private:
-  // All that a training loop sees of thinwire: buckets go out while backward still works on the
-  // layers below, and come back as the average over the workers.
+  // All that a training loop sees of thinwire: buckets are sent while backward still works on the
+  // layers below, and return as the average over the workers.
   void take_step() {
     const auto start = std::chrono::steady_clock::now();
     const Images batch = next_batch();
@@ -86,7 +86,7 @@ class Training {
     ++row_.checks;
   }
 
-  // Everything that the steps to come depend on; the same for saving and loading.
+  // Everything that later steps depend on. Saving and loading both use it.
   void visit_state(thinwire::StateVisitor& visitor) {
     expect_same(visitor, "workers", group_.size());
     expect_same(visitor, "seed", static_cast<double>(settings_.seed));
@@ -104,7 +104,8 @@ class Training {
     double saved = mine;
     visitor.number("training/" + name, saved, thinwire::Share::replicated);
     if (saved != mine) {
-      thinwire::fail("--resume: the saved run has --", name, " ", saved, ", this one ", mine);
+      thinwire::fail("--resume: the saved run has --", name, " ", saved, ", but this one has ",
+                     mine);
     }
   }
 

@@ -1,4 +1,4 @@
-// model.h: a small network, 64 -> H -> H -> 10 with ReLU, its gradients written out by hand.
+// model.h: a small network, 64 -> H -> H -> 10 with ReLU, and its gradients written by hand.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -34,12 +34,12 @@ inline void add_scaled(float* to, float scale, const float* from, std::size_t co
   for (std::size_t i = 0; i < count; ++i) to[i] += scale * from[i];
 }
 
-// output = input * weight + bias. `weight` is in x out, and `bias` lies right behind it; both lie
-// in the network's flat arrays, from `offset` on.
+// output = input * weight + bias. `weight` is in x out, and `bias` follows it directly. Both are in
+// the network's flat arrays, from `offset` on.
 struct Layer {
   std::string name;
   std::size_t in, out, offset;
-  std::vector<float> output{}, delta{};  // of the last batch; delta: the loss by this output
+  std::vector<float> output{}, delta{};  // of the last batch; delta: d loss / d output
 
   std::size_t size() const { return in * out + out; }
 
@@ -52,7 +52,7 @@ struct Layer {
     }
   }
 
-  // From `delta` the gradient of weight and bias.
+  // Computes the gradient of weight and bias from `delta`.
   void backward(float* g, std::span<const float> input) const {
     std::fill_n(g, size(), 0.0f);
     for (std::size_t row = 0; row < input.size() / in; ++row) {
@@ -62,7 +62,7 @@ struct Layer {
     }
   }
 
-  // From `delta` that of the layer below, through the ReLU between them.
+  // Computes the delta of the layer below from `delta`, through the ReLU between them.
   void backward_input(const float* w, Layer& below) const {
     below.delta.resize(below.output.size());
     for (std::size_t at = 0; at < below.output.size(); ++at) {
@@ -74,7 +74,7 @@ struct Layer {
 
 class Network {
  public:
-  // Equal seeds give equal weights: every worker starts from the same.
+  // Equal seeds give equal weights, so every worker starts from the same model.
   Network(std::size_t hidden, std::uint64_t seed) {
     layers_ = {{"fc1", pixels, hidden, 0}, {"fc2", hidden, hidden, 0}, {"fc3", hidden, classes, 0}};
     std::size_t size = 0;
@@ -95,7 +95,8 @@ class Network {
   std::span<float> weights() { return weights_; }
   std::span<float> gradients() { return gradients_; }
 
-  // One bucket per layer. Bucket 0 is the last layer, whose gradient backward() has first.
+  // One bucket per layer. Bucket 0 is the last layer, because backward() completes
+  // its gradient first.
   std::vector<thinwire::Bucket> buckets() const {
     std::vector<thinwire::Bucket> buckets;
     for (auto layer = layers_.rbegin(); layer != layers_.rend(); ++layer) {
@@ -112,7 +113,7 @@ class Network {
     return std::span(gradients_).subspan(layer.offset, layer.size());
   }
 
-  // The weights under their names, to be compared between workers.
+  // The weights under their names, for comparison between workers.
   std::vector<thinwire::Replica> replicas() const {
     std::vector<thinwire::Replica> replicas;
     for (const Layer& layer : layers_) {
@@ -135,8 +136,8 @@ class Network {
     return input;
   }
 
-  // The gradient of the mean cross-entropy over the batch that forward() saw last. Calls
-  // ready(bucket) as soon as that bucket's gradient is complete; it is not written again.
+  // The gradient of the mean cross-entropy over the last batch of forward(). Calls ready(bucket) as
+  // soon as that bucket's gradient is complete and will not be written again.
   template <typename Ready>
   void backward(const Images& batch, Ready ready) {
     start_from_loss(batch.labels);
@@ -150,7 +151,7 @@ class Network {
     }
   }
 
-  // Fraction of images whose highest score is the right one.
+  // The fraction of images whose highest score is the correct one.
   double accuracy(const Images& images) {
     const std::span<const float> scores = forward(images.values);
     std::size_t right = 0;
@@ -162,7 +163,8 @@ class Network {
   }
 
  private:
-  // Softmax and cross-entropy together: the loss by a score is its probability, less one if right.
+  // Softmax and cross-entropy together: the derivative by a score is its probability, minus one for
+  // the correct class.
   void start_from_loss(std::span<const int> labels) {
     Layer& last = layers_.back();
     last.delta = last.output;

@@ -13,8 +13,8 @@ namespace digits {
 
 class Optimizer {
  public:
-  // DGC accumulates momentum before it compresses; a second one here would count it twice. For
-  // other schemes momentum follows the average, as in plain SGD.
+  // DGC accumulates momentum before it compresses, and momentum here would count it twice. For
+  // other schemes momentum is applied to the average, as in plain SGD.
   Optimizer(const thinwire::Config& config, float decay, std::size_t size) : decay_(size) {
     rule_.decay = decay;
     const thinwire::Scheme& scheme = thinwire::find_scheme(config.scheme);
@@ -43,10 +43,10 @@ class Optimizer {
  private:
   thinwire::SgdRule rule_;
   std::vector<float> decay_;     // momentum of the weight decay, which is never sent
-  std::vector<float> velocity_;  // of the averaged gradient; empty when the scheme owns it
+  std::vector<float> velocity_;  // of the averaged gradient; empty if the scheme owns the momentum
 };
 
-// Rises over the first tenth of the steps, then falls to zero in a straight line.
+// Rises over the first tenth of the steps, then falls linearly to zero.
 inline float rate_at(std::uint64_t step, std::uint64_t steps, double peak) {
   const double done = (static_cast<double>(step) + 0.5) / static_cast<double>(steps);
   return static_cast<float>(peak * std::min(done / 0.1, (1 - done) / 0.9));

@@ -18,7 +18,7 @@ struct Settings {
   std::vector<std::string> schemes{"dense", "dgc:density=0.001,warmup=20"};
   std::string data = "data/digits.csv";
   std::uint64_t steps = 600;
-  double epochs = 0;       // instead of steps, if not 0
+  double epochs = 0;       // overrides steps unless 0
   std::uint64_t stop = 0;  // 0: at the end
   std::size_t batch = 16;
   std::size_t hidden = 300;
@@ -42,10 +42,10 @@ inline void describe(CLI::App& app, Settings& settings) {
   auto* steps = app.add_option("--steps", settings.steps, "steps of the whole training")
                     ->check(CLI::PositiveNumber)
                     ->capture_default_str();
-  app.add_option("--epochs", settings.epochs, "the same in passes over the data")
+  app.add_option("--epochs", settings.epochs, "length of the training in passes over the data")
       ->check(CLI::PositiveNumber)
       ->excludes(steps);
-  app.add_option("--stop", settings.stop, "end after this many steps, earlier than --steps says")
+  app.add_option("--stop", settings.stop, "stop after this many steps, before --steps")
       ->check(CLI::PositiveNumber);
   app.add_option("--batch", settings.batch, "images per worker and step")
       ->check(CLI::Range(1, 10000))
@@ -59,7 +59,7 @@ inline void describe(CLI::App& app, Settings& settings) {
   app.add_option("--decay", settings.decay, "weight decay")
       ->check(CLI::NonNegativeNumber)
       ->capture_default_str();
-  app.add_option("--seed", settings.seed, "of weights and batches")->capture_default_str();
+  app.add_option("--seed", settings.seed, "seed of weights and batches")->capture_default_str();
   app.add_option("--link", settings.link,
                  "emulate a link: bandwidth and latency, as 100mbit,1ms (default: the real one)");
   app.add_option("--json", settings.json, "write the table to this file too");
@@ -67,7 +67,7 @@ inline void describe(CLI::App& app, Settings& settings) {
   app.add_option("--resume", settings.resume, "start from the state in FILE.rankR");
 }
 
-// What no single flag can know, and what thinwire thinks of its settings.
+// Checks combinations of flags, and settings that thinwire itself checks.
 inline void check(const Settings& settings) {
   if ((!settings.save.empty() || !settings.resume.empty()) && settings.schemes.size() != 1) {
     thinwire::fail("--save and --resume take one scheme, got ", settings.schemes.size());
@@ -79,8 +79,8 @@ inline void check(const Settings& settings) {
   }
 }
 
-// The exit code if the program is to end here (--help, or a mistake, which all ranks see alike and
-// one of them tells), else nothing.
+// The exit code if the program should end here: after --help, or after a mistake, which all ranks
+// see and one of them prints. Empty otherwise.
 inline std::optional<int> parse(int argc, char** argv, bool speaker, Settings& settings) {
   CLI::App app("Trains a small network on handwritten digits over MPI processes, once per scheme.");
   describe(app, settings);

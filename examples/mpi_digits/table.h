@@ -1,4 +1,4 @@
-// table.h: what one training gave, as a row for people and as JSON.
+// table.h: the result of one training, as a row for people and as JSON.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -20,9 +20,9 @@ struct Row {
   std::uint64_t steps = 0;     // taken in this run
   double seconds = 0;          // of all steps
   thinwire::Report report;     // of the whole run, warm-up included
-  thinwire::Report at_half;    // the same at half time: the second half is free of warm-up
-  std::uint64_t checks = 0;    // of the replicas; one that fails ends the program
-  std::uint32_t checksum = 0;  // of the weights: two runs that print the same ended alike
+  thinwire::Report at_half;    // at half time: the second half is free of warm-up
+  std::uint64_t checks = 0;    // comparisons of the replicas; a failed one ends the program
+  std::uint32_t checksum = 0;  // of the weights: equal if two runs ended with the same weights
 
   double per_step(double sum) const {
     return report.steps ? sum / static_cast<double>(report.steps) : 0;
@@ -38,8 +38,8 @@ struct Row {
   }
 };
 
-// The times of encode, wait and decode are those of the exchange's own thread: the part of them
-// that ran beside the backward pass is not in the whole.
+// The times of encode, wait and decode are those of the exchange's own thread. The part that ran
+// during backward is not in the total.
 inline void print_head(const std::string& group, int workers, std::size_t parameters) {
   std::printf("%zu parameters, %d workers, %s\n\n", parameters, workers, group.c_str());
   std::printf("%-33s%9s%12s%8s%9s%12s%32s\n", "", "test", "payload", "ratio,", "ratio,",
@@ -59,7 +59,7 @@ inline void print(const Row& row) {
   std::fflush(stdout);
 }
 
-// How the last scheme did against the first.
+// Compares the last scheme with the first.
 inline void print_verdict(const std::vector<Row>& rows) {
   if (rows.size() < 2) return;
   const Row &first = rows.front(), &last = rows.back();

@@ -1,6 +1,6 @@
 """accelerate_digits: thinwire in Hugging Face Accelerate. prepare() wraps the model in DDP;
-attach() to that, with the optimizer that went in. Accelerate's own comm-hook arguments know
-PyTorch's hooks only, so --plain registers a HookState and a hook here.
+attach() takes the result, with the original optimizer. Accelerate's own comm-hook arguments accept
+only PyTorch's hooks, so --plain registers a HookState and a hook here.
 
     accelerate launch --cpu --num_processes 2 examples/python/accelerate_digits.py
     torchrun --nproc-per-node 2 examples/python/accelerate_digits.py
@@ -23,7 +23,7 @@ def main():
     parser.add_argument("--density", type=float, default=0.01)
     parser.add_argument("--steps", type=int, default=60)
     parser.add_argument(
-        "--plain", action="store_true", help="a state and a hook instead of attach()"
+        "--plain", action="store_true", help="use a state and a hook instead of attach()"
     )
     options = parser.parse_args()
 

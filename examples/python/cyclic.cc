@@ -1,9 +1,9 @@
-// cyclic.cc: a scheme of one's own in one file, loaded by thinwire.load_scheme("cyclic.cc").
+// cyclic.cc: a user's own scheme in one file, loaded by thinwire.load_scheme("cyclic.cc").
 //
-// In step t every worker sends the elements i with i % stride == t % stride, plus what was not sent
-// of them before, and keeps the rest. All workers choose alike, so no index travels and the values
-// are simply summed: 32/stride bits per element, whatever the number of workers. An element waits
-// at most stride - 1 steps, so the residual stays bounded.
+// In step t every worker sends the elements i with i % stride == t % stride, plus their unsent
+// remainders, and keeps the rest. All workers choose the same elements, so no indices are sent and
+// the values are simply summed: 32/stride bits per element, whatever the number of workers. An
+// element waits at most stride - 1 steps, so the residual stays bounded.
 // SPDX-License-Identifier: Apache-2.0
 #include <cmath>
 #include <cstring>
@@ -26,7 +26,7 @@ class Cyclic final : public Compressor {
     return {Reduction::sum, DType::f32, count_at(step) * sizeof(float)};
   }
 
-  // A gradient beyond the limit never enters the residual; one NaN tells the others.
+  // A gradient beyond the limit never enters the residual. One NaN tells the other workers.
   std::size_t encode(const Turn& turn, TensorView gradient, Bytes out) override {
     require_f32_cpu(gradient, residual_.size(), "cyclic");
     sent_.assign(count_at(turn.step), 0.0f);
@@ -62,7 +62,7 @@ class Cyclic final : public Compressor {
 
   std::optional<bool> sound() const override { return sound_; }
 
-  // This worker's gradient was bad, here or in another bucket: nothing of it stays.
+  // This worker's gradient was bad, here or in another bucket, so nothing of it stays.
   void forget(const Turn& turn, std::span<const float> gradient) override {
     undo(turn);
     if (!sound_) return;
@@ -75,7 +75,7 @@ class Cyclic final : public Compressor {
 
  private:
   std::size_t first_of(std::uint64_t step) const { return step % stride_; }
-  // At least one, for the NaN of a void step: short buckets send a zero now and then.
+  // At least one element, for the NaN of a skipped step: short buckets sometimes send a zero.
   std::size_t count_at(std::uint64_t step) const {
     const std::size_t elements = residual_.size(), first = first_of(step);
     return elements > first ? (elements - first - 1) / stride_ + 1 : 1;

@@ -1,5 +1,5 @@
-"""delayed: workers train on while their messages are in flight, and take in the others' updates
-`--delay` steps later.
+"""delayed: workers continue training while their messages are in flight, and take in the others'
+updates `--delay` steps later.
 
     torchrun --nproc-per-node 4 examples/python/delayed.py --delay 20 --local-steps 5
 
@@ -7,7 +7,7 @@ FedAvg:
 
     torchrun --nproc-per-node 4 examples/python/delayed.py --delay 0 --local-steps 5
 
-Stop after 60 steps with a file per worker (run.0.pt, run.1.pt, ...), then go on exactly there:
+Stop after 60 steps with one file per worker (run.0.pt, run.1.pt, ...), then continue exactly there:
 
     torchrun --nproc-per-node 4 examples/python/delayed.py --save run --steps 60
     torchrun --nproc-per-node 4 examples/python/delayed.py --save run --steps 200
@@ -30,7 +30,7 @@ def main():
     parser.add_argument("--scheme", default="dgc:density=0.05")
     parser.add_argument("--steps", type=int, default=200)
     parser.add_argument(
-        "--save", help="checkpoint, a file per worker: read if it is there, written at the end"
+        "--save", help="checkpoint, one file per worker: read if it exists, written at the end"
     )
     options = parser.parse_args()
 
@@ -63,7 +63,7 @@ def main():
 
     if (
         options.save
-    ):  # every worker has its own momentum and weights, and messages that are still to come
+    ):  # every worker has its own momentum, weights and messages in flight
         torch.save(
             {
                 "step": options.steps,

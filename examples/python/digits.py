@@ -3,7 +3,7 @@ can resume.
 
     torchrun --nproc-per-node 4 examples/python/digits.py --scheme dgc --density 0.01
 
-Stop after 40 steps, then go on with two workers:
+Stop after 40 steps, then continue with two workers:
 
     torchrun --nproc-per-node 4 examples/python/digits.py --save run.pt --steps 40
     torchrun --nproc-per-node 2 examples/python/digits.py --save run.pt --steps 200
@@ -22,7 +22,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 
 def load_digits():
-    """Handwritten digits, 8x8, as `make setup` leaves them; a fifth is for the test."""
+    """The handwritten 8x8 digits that `make setup` fetches. One fifth is the test set."""
     path = os.environ.get(
         "THINWIRE_DIGITS", pathlib.Path(__file__).parents[2] / "data" / "digits.csv"
     )
@@ -54,7 +54,7 @@ def main():
     parser.add_argument("--steps", type=int, default=150)
     parser.add_argument("--batch", type=int, default=32)
     parser.add_argument(
-        "--save", help="checkpoint: read if it is there, written every 20 steps and at the end"
+        "--save", help="checkpoint: read if it exists, written every 20 steps and at the end"
     )
     parser.add_argument("--load-scheme", help="a C++ file with a scheme of your own")
     options = parser.parse_args()
@@ -79,7 +79,7 @@ def main():
         handle.load_state_dict(checkpoint["thinwire"])
 
     def save(step):
-        state = handle.full_state_dict()  # of all ranks, on rank 0
+        state = handle.full_state_dict()  # collects all ranks' states on rank 0
         if rank == 0:
             torch.save(
                 {

@@ -49,7 +49,7 @@ def main():
     model = CharacterModel()
     ddp = DistributedDataParallel(model, bucket_cap_mb=1)
     optimizer = torch.optim.SGD(model.parameters(), lr=1.0, momentum=0.9, nesterov=True)
-    # The paper's warm-up: the early, fast changing gradients are sent less sparsely.
+    # The paper's warm-up: early gradients change fast, so they are sent less sparsely.
     extra = (
         {}
         if options.density is None
@@ -67,7 +67,7 @@ def main():
         logits = ddp(chunk[:, :-1])
         loss = nn.functional.cross_entropy(logits.flatten(0, 1), chunk[:, 1:].flatten())
         loss.backward()
-        nn.utils.clip_grad_norm_(model.parameters(), 0.25)  # of the average, the same on all ranks
+        nn.utils.clip_grad_norm_(model.parameters(), 0.25)  # the average, equal on all ranks
         optimizer.step()
         if rank == 0 and (step + 1) % max(1, options.steps // 5) == 0:
             print(

@@ -1,5 +1,6 @@
 """lightning_digits: thinwire in PyTorch Lightning: a HookState and a hook for DDPStrategy.
-Lightning gives hooks to DDP for CUDA models only; the three lines of CpuStrategy do it for the CPU.
+Lightning passes hooks to DDP only for CUDA models; the three lines of CpuStrategy do it for the
+CPU.
 
     python examples/python/lightning_digits.py --workers 2
 """
@@ -26,7 +27,7 @@ class Digits(lightning.LightningModule):
     def __init__(self, scheme, options):
         super().__init__()
         self.model = make_model()
-        # Beside the module, so that Lightning does not take it for a part of the network.
+        # Outside the module, so that Lightning does not take it for part of the network.
         self.thinwire = thinwire.HookState(scheme, model=self, **options)
 
     def training_step(self, batch, index):

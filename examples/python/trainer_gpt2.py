@@ -1,9 +1,10 @@
 """trainer_gpt2: thinwire in Hugging Face's Trainer, with checkpoints. The model is a tiny GPT-2,
-made here; the text is Python's own standard library. A callback attaches when the Trainer has
+created here; the text is Python's own standard library. A callback attaches after the Trainer has
 wrapped the model, and saves each rank's state beside the Trainer's checkpoint.
 
     torchrun --nproc-per-node 2 examples/python/trainer_gpt2.py --folder run --steps 60
-    torchrun --nproc-per-node 2 examples/python/trainer_gpt2.py --folder run --steps 120 --resume 60
+    torchrun --nproc-per-node 2 examples/python/trainer_gpt2.py --folder run --steps 120 --resume
+    60
 """
 # SPDX-License-Identifier: Apache-2.0
 import argparse
@@ -18,7 +19,7 @@ from language import load_text
 
 
 class Thinwire(TrainerCallback):
-    """Give it to trainer.add_callback(). `options` are those of thinwire.attach()."""
+    """A callback for trainer.add_callback(). `options` are those of thinwire.attach()."""
 
     def __init__(self, trainer, optimizer, **options):
         self.trainer, self.optimizer, self.options = trainer, optimizer, options
@@ -32,7 +33,7 @@ class Thinwire(TrainerCallback):
             )
         self.handle = thinwire.attach(self.trainer.model_wrapped, self.optimizer, **self.options)
         shards = sorted(self.folder(args, state).glob("thinwire_*.pt"))
-        if state.global_step > 0:  # resumed; the number of workers may be another one
+        if state.global_step > 0:  # resumed; the number of workers may have changed
             self.handle.load_state_dict(
                 thinwire.merge_states([torch.load(shard, weights_only=True) for shard in shards])
             )
@@ -67,7 +68,7 @@ def main():
     parser.add_argument("--folder", default="run")
     parser.add_argument("--save-every", type=int, default=20)
     parser.add_argument(
-        "--resume", type=int, metavar="STEP", help="from the checkpoint of this step"
+        "--resume", type=int, metavar="STEP", help="resume from the checkpoint of this step"
     )
     options = parser.parse_args()
 
@@ -94,7 +95,7 @@ def main():
         save_steps=options.save_every,
         logging_steps=options.steps,
         seed=1,
-        max_grad_norm=0,  # the Trainer would clip velocities, the scheme clips gradients
+        max_grad_norm=0,  # the Trainer would clip velocities; the scheme clips gradients
         ddp_find_unused_parameters=False,
         use_cpu=True,
         ddp_backend="gloo",

@@ -23,13 +23,13 @@ from ._state import DELAY, Entries, entries_in, shard_for, shard_of, unpacked
 def check_correction(correction: str) -> None:
     if correction.startswith("published"):
         raise ValueError("correction published repeats the optimizer's step for the anchor, with "
-                         "its own momentum and rates, which only `thinwire train` can; take soft, "
-                         "or ledger, which has the same stability")
+                         "its own momentum and rates, which only `thinwire train` can do; use "
+                         "soft, or ledger, which has the same stability")
 
 
 class _Ended:
     """Stands in for the native attachment after detach(), when its threads and connections are
-    gone: reports only."""
+    gone. It only reports."""
 
     def __init__(self, attachment: _native.DelayedAttachment) -> None:
         self._report, self._step_report = attachment.report(), attachment.step_report()
@@ -48,7 +48,7 @@ class _Ended:
         return 0
 
     def __getattr__(self, name: str) -> Any:
-        raise _native.Error("this handle was ended by detach(); attach anew")
+        raise _native.Error("this handle was ended by detach(); attach again")
 
 
 class DelayedHandle(Reports):
@@ -115,7 +115,7 @@ class DelayedHandle(Reports):
             for theirs, own in zip_longest(text.split("\n"), mine, fillvalue="nothing more"):
                 if theirs != own:
                     self._barrier.fail("attach()", f"rank {rank} has {theirs}, this rank has "
-                                                   f"{own}; all ranks must attach alike")
+                                                   f"{own}; all ranks must attach in the same way")
 
     def _decided(self, check_every: int) -> str:
         settings = self._settings
@@ -126,7 +126,7 @@ class DelayedHandle(Reports):
                 f"{self._count_of_parameters} parameters; momentum is the optimizer's{beside}; a "
                 f"silent rank is an error after {self._timeout:g} s; anchors compared {compared}")
 
-    # -- what a training asks for
+    # -- what a training uses
 
     def report(self) -> DelayedReport:
         """Sums of this rank since the start of the run: steps, messages, bytes, ratio, seconds."""
@@ -134,32 +134,33 @@ class DelayedHandle(Reports):
 
     @property
     def delay(self) -> int:
-        """D, in steps; with delay="auto:MOST" the measured one, once it is known."""
+        """The delay D in steps. With delay="auto:MOST" it is the measured one, once
+        that is known."""
         return int(self._attachment.delay())
 
     @property
     def in_flight(self) -> int:
-        """Messages in flight."""
+        """The number of messages in flight."""
         return int(self._attachment.in_flight())
 
     def drain(self) -> None:
         """Waits for all messages in flight and takes them in. All workers then have bit-identical
         weights.
 
-        All ranks call it, after the same number of steps. What the scheme has not sent yet stays
-        for steps that may follow.
+        All ranks call it after the same number of steps. Anything that the scheme has not sent
+        yet stays for the steps that may follow.
         """
         self._parameters.check_model()
         self._drain()
 
     @contextlib.contextmanager
     def anchor(self, average_buffers: bool = True) -> Iterator[None]:
-        """A context in which the model has the weights that all workers have in common, to evaluate
-        or save it. Afterwards training goes on from its own weights.
+        """A context in which the model has the weights that all workers share, to evaluate or save
+        it. Afterwards training continues from its own weights.
 
-        BatchNorm's statistics are the mean over the workers inside, so all ranks enter after the
-        same step. With average_buffers=False they stay this worker's own, and a rank may enter
-        alone.
+        Inside, BatchNorm's statistics are the mean over the workers, so all ranks must enter
+        after the same step. With average_buffers=False they stay this worker's own, and a rank
+        may enter alone.
         """
         self._parameters.check_model()
         buffers = self._parameters.buffers()
@@ -176,15 +177,16 @@ class DelayedHandle(Reports):
             self._attachment.hide_anchor()
 
     def check_replicas(self) -> None:
-        """Raises an Error that names the parameter, if an anchor or a frozen parameter differs
-        between ranks. Buffers are each worker's own. All ranks call it after the same step.
+        """Raises an Error that names the parameter if an anchor or a frozen parameter differs
+        between ranks. Buffers may differ: each worker has its own. All ranks call it after the
+        same step.
         """
         self._parameters.check_model()
         self._attachment.check_replicas(self._parameters.frozen)
 
     def detach(self) -> None:
-        """Drains, and lets DDP average gradients again. Momentum and BatchNorm's statistics become
-        the mean over the workers. All ranks call it."""
+        """Drains, and lets DDP average gradients again. Momentum and BatchNorm's statistics
+        become the mean over the workers. All ranks call it."""
         if not self._attached:
             return
         self._drain()
@@ -199,8 +201,8 @@ class DelayedHandle(Reports):
     # -- state
 
     def state_dict(self) -> dict[str, Any]:
-        """This rank's state, weights included; every rank saves its own, after the same step. Waits
-        for messages in flight."""
+        """This rank's state, including the weights. Every rank saves its own, after the same
+        step. Waits for messages in flight."""
         self._attachment.leave_anchor("state_dict()")
         self._parameters.check_model()
         return shard_of(self._entries(), scheme=self._text, world=self._group.size(),
@@ -211,13 +213,14 @@ class DelayedHandle(Reports):
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Continues exactly where state_dict() was called, with its weights and messages in flight.
 
-        Call it before the first step, after loading the model's and the optimizer's own states. All
-        ranks call it, with states of the same step. If one rank's is refused, no rank changes.
+        Call it before the first step, after loading the model's and the optimizer's own states.
+        All ranks call it, with states of the same step. If one rank's state is rejected, no rank
+        changes.
         """
         self._parameters.check_model()
         before = self._entries()
         if self._attachment.report()["steps"] > 0:
-            self._attachment.load(before, self._moments.now())  # refused: too late
+            self._attachment.load(before, self._moments.now())  # raises: it is too late
         fits = False
         try:
             refused = self._try_load(state)
@@ -232,7 +235,7 @@ class DelayedHandle(Reports):
         if not fits:
             theirs = "; ".join(f"rank {rank}: {text}" for rank, text in enumerate(told))
             self._barrier.fail("load_state_dict()",
-                               f"the ranks' states do not fit together ({theirs}); no rank has "
+                               f"the ranks' states do not match ({theirs}); no rank has "
                                "loaded anything. Give each rank the state that it saved after the "
                                "same step")
 
@@ -250,34 +253,34 @@ class DelayedHandle(Reports):
         return [[name for name, _ in bucket] for bucket in self._cut]
 
     def _entries_for(self, state: Mapping[str, Any]) -> Entries:
-        """This rank's entries, or a ValueError that says why they do not fit."""
+        """This rank's entries. Raises a ValueError that says why they do not match."""
         state = unpacked(state)
         if int(state.get("world", self._group.size())) != self._group.size():
             raise ValueError(f"load_state_dict: this is the state of {state['world']} workers, "
                              f"with messages in flight between them; this job has "
-                             f"{self._group.size()}. To go on with another number, save the model "
-                             "after handle.drain() and attach anew")
+                             f"{self._group.size()}. To continue with another number, save the "
+                             "model after handle.drain() and attach again")
         shard = shard_for(state, self._group.rank(), self._group.size())
         saved = {"scheme": shard["scheme"], **shard.get(DELAY, {})}
         mine = {"scheme": self._text, **self._settings}
         if saved != mine:
             kind = "" if DELAY in shard else "a training without delay=, "
-            raise ValueError(f"load_state_dict: this is the state of {kind}{saved}, this handle "
-                             f"has {mine}; attach with the same, or save the model after "
-                             "handle.drain() and attach anew")
+            raise ValueError(f"load_state_dict: this is the state of {kind}{saved}, but this "
+                             f"handle has {mine}; attach with the same, or save the model after "
+                             "handle.drain() and attach again")
         if shard["layout"] != self._layout():
             theirs, ours = ({name for bucket in layout for name in bucket}
                             for layout in (shard["layout"], self._layout()))
-            raise ValueError("load_state_dict: this state is of other trained parameters, or of "
+            raise ValueError("load_state_dict: this state has other trained parameters, or "
                              f"another order; only in the state: {sorted(theirs - ours)}, only in "
                              f"the model: {sorted(ours - theirs)}. Freeze the same ones, or save "
-                             "the model after handle.drain() and attach anew")
+                             "the model after handle.drain() and attach again")
         if int(shard.get("optimizer_state", 0)) > 0 and self._moments.kept() == 0:
-            raise ValueError("load_state_dict: the optimizer has no state yet; load its own first: "
+            raise ValueError("load_state_dict: the optimizer has no state yet; load it first: "
                              "this worker's momentum is in it")
         return entries_in(shard)
 
-    # -- the inside
+    # -- internals
 
     @property
     def _connected(self) -> Any:
@@ -306,7 +309,7 @@ class DelayedHandle(Reports):
         return group
 
     def _begin_together(self, tensors: list[torch.Tensor]) -> None:
-        """Gives all ranks the values of rank 0, as DDP does."""
+        """Gives all ranks the values of rank 0, like DDP."""
         for dtype in dict.fromkeys(tensor.dtype for tensor in tensors):
             alike = [tensor for tensor in tensors if tensor.dtype == dtype]
             flat = flat_of(alike).cpu()
@@ -315,19 +318,19 @@ class DelayedHandle(Reports):
             put_back(flat, alike)
 
     def _alone(self, on: bool) -> None:
-        """Lets the worker train on its own between messages: turns off DDP's exchange, as no_sync()
-        does, and counts steps that a scaler leaves out."""
+        """Lets the worker train alone between messages: turns off DDP's exchange, like
+        no_sync(), and counts steps that a scaler skips."""
         if self._ddp is not None:
             self._ddp.require_backward_grad_sync = self._ddp.require_forward_param_sync = not on
         if self._scaler is not None and on:
             self._scaler_step = self._scaler.step
             self._scaler.step = self._step_by_scaler
         elif self._scaler is not None and self._scaler.step == self._step_by_scaler:
-            self._scaler.step = self._scaler_step  # else a later handle's calls ours
+            self._scaler.step = self._scaler_step  # or a later handle would call ours
 
     def _step_by_scaler(self, optimizer: torch.optim.Optimizer, *args: Any, **kwargs: Any) -> Any:
-        """A scaler that finds an Inf does not call the optimizer. The step counts all the same, or
-        the other workers would be one ahead."""
+        """A scaler that finds an Inf does not call the optimizer. The step still counts;
+        otherwise the other workers would be one step ahead."""
         if not self._attached or unwrapped(optimizer) is not self._optimizer.optimizer:
             return self._scaler_step(optimizer, *args, **kwargs)
         before = self._attachment.steps()

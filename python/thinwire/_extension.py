@@ -16,7 +16,7 @@ import torch
 from . import _native
 from ._schemes import schemes
 
-_loaded: dict[str, ctypes.CDLL] = {}  # by source; never unloaded, since schemes point into them
+_loaded: dict[str, ctypes.CDLL] = {}  # by source; never unloaded, because schemes point into them
 
 
 def _command(source: pathlib.Path, target: pathlib.Path) -> list[str]:
@@ -25,7 +25,7 @@ def _command(source: pathlib.Path, target: pathlib.Path) -> list[str]:
     if shutil.which(compiler) is None:
         raise RuntimeError(f"load_scheme: no C++ compiler '{compiler}'; install one, or name it in "
                            "CXX")
-    # No contraction: all machines give the same bits.
+    # No contraction, so that all machines give the same bits.
     return [compiler, "-std=c++20", "-O3", "-fPIC", "-shared", "-ffp-contract=off",
             f"-D_GLIBCXX_USE_CXX11_ABI={int(torch._C._GLIBCXX_USE_CXX11_ABI)}",
             f"-I{package / 'include'}", str(source), "-o", str(target),
@@ -38,7 +38,7 @@ def _build(source: pathlib.Path, folder: pathlib.Path) -> pathlib.Path:
     target = folder / f"{source.stem}-{key}.so"
     if not target.exists():
         folder.mkdir(parents=True, exist_ok=True)
-        # Several ranks may build at once: the last one to rename wins.
+        # Several ranks may build at once. The last one to rename wins.
         with tempfile.TemporaryDirectory(dir=folder) as scratch:
             fresh = pathlib.Path(scratch) / target.name
             done = subprocess.run(_command(source, fresh), capture_output=True, text=True)

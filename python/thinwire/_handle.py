@@ -1,7 +1,7 @@
-"""_handle: what a training holds of an attached DDP model: Handle, made by attach(); or HookState,
-for frameworks that take a state and a hook (Lightning's DDPStrategy, Accelerate)."""
+"""_handle: the handles of an attached DDP model: Handle, made by attach(), and HookState, for
+frameworks that take a state and a hook (Lightning's DDPStrategy, Accelerate)."""
 # SPDX-License-Identifier: Apache-2.0
-# No postponed annotations here: DDP inspects those of a hook.
+# No postponed annotations here, because DDP inspects a hook's annotations.
 import gc
 import weakref
 from typing import Any, Callable, Optional, Unpack
@@ -20,7 +20,7 @@ from ._schemes import SchemeOptions, with_momentum
 
 
 class Handle(Base):
-    """An attached DDP model, whose gradients travel compressed. attach() returns it."""
+    """An attached DDP model, whose gradients are compressed. attach() returns it."""
 
     def __init__(self, model: DistributedDataParallel, optimizer: Optional[AnyOptimizers],
                  scheme: str, **settings: Any) -> None:
@@ -57,8 +57,8 @@ class Handle(Base):
                 f"{self._timeout:g} s; replicas compared {compared}")
 
     def detach(self) -> None:
-        """Ends compression: DDP's plain all-reduce from the next step on. The optimizer has its
-        momentum again, and what was not sent yet goes into the next gradient.
+        """Ends compression: DDP uses its plain all-reduce from the next step on. The optimizer gets
+        its momentum back, and anything not sent yet is added to the next gradient.
 
         All ranks call it between the same steps.
         """
@@ -71,14 +71,14 @@ class Handle(Base):
         self._attached = False
 
     def set_scheme(self, scheme: Optional[str] = None, **options: Unpack[SchemeOptions]) -> None:
-        """Changes the scheme, or options of it, from the next step on: set_scheme("powersgd"),
+        """Changes the scheme or its options from the next step on: set_scheme("powersgd"),
         set_scheme(density=0.01). All ranks call it between the same steps.
 
-        The new scheme takes over what was not sent yet. If it keeps no residual, that goes into the
-        next gradient.
+        The new scheme takes over anything not sent yet. If it keeps no residual, that is added
+        to the next gradient.
         """
         if not self._attached:
-            raise RuntimeError("set_scheme: this model is detached; wrap it in DDP anew and attach")
+            raise RuntimeError("set_scheme: this model is detached; wrap it in DDP, attach again")
         super().set_scheme(scheme, **options)
 
     def _facts(self) -> list[str]:
@@ -117,7 +117,8 @@ class HookState(Base):
             self.take_over(optimizer)
 
     def take_over(self, optimizer: AnyOptimizers) -> None:
-        """Says which optimizer (or several, as a list) steps the model. Before the first step.
+        """Says which optimizer (or list of optimizers) steps the model. Call it before the first
+        step.
 
         A scheme that keeps momentum takes over the optimizer's.
         """
@@ -133,7 +134,7 @@ class HookState(Base):
 
     def _is_skipped(self) -> bool:
         if self._attachment is None and not self._is_rehearsal():
-            raise RuntimeError("the optimizer steps, but thinwire.hook was never called: is it "
+            raise RuntimeError("the optimizer stepped, but thinwire.hook was never called; is it "
                                "registered on the DDP model? (Lightning leaves hooks out on the "
                                "CPU: see docs/howto/lightning.md)")
         return super()._is_skipped()
@@ -175,8 +176,8 @@ class HookState(Base):
         return super()._averaged() if reducer is None else _native.averaged_parameters(reducer)
 
     def _reducer(self) -> Optional[Any]:
-        """The reducer of the DDP model that has this state. Nobody tells us which; DDP's list of
-        hooks does."""
+        """The reducer of the DDP model that has this state. DDP does not tell us which one, but
+        its list of hooks does."""
         if self._ddp is None:
             found = (thing for thing in gc.get_objects()
                      if issubclass(type(thing), DistributedDataParallel)
@@ -199,8 +200,8 @@ def thinwire_hook(state: HookState, bucket: GradBucket) -> torch.futures.Future[
     buffer = bucket.buffer()
     future: torch.futures.Future[torch.Tensor] = torch.futures.Future(
         devices=[] if buffer.device.type == "cpu" else [buffer.device])
-    # DDP reads the buffers after the last bucket's call, which has waited for all of them; on CUDA
-    # its stream has.
+    # DDP reads the buffers after the call for the last bucket, which has waited for all of them; on
+    # CUDA its stream has.
     future.set_result(buffer)
     return future
 

@@ -1,4 +1,4 @@
-"""_inspect: thinwire.inspect(), which scheme to take for a user's own model on a given link."""
+"""_inspect: thinwire.inspect() recommends a scheme for a user's own model on a given link."""
 # SPDX-License-Identifier: Apache-2.0
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from ._model import Named, check_modules, check_parameters, cut, plain_model
 from ._reports import show_bytes
 from ._schemes import schemes as all_schemes
 
-_WORTHWHILE = 0.9  # of dense's time: a scheme must be faster than this to be worth its trouble
-_FAITHFUL = 0.999  # of the energy: a scheme that carries this at once loses nothing that matters
+_WORTHWHILE = 0.9  # of dense's time: a scheme must be faster than this to be worthwhile
+_FAITHFUL = 0.999  # of the energy: a scheme that keeps this much loses nothing that matters
 
 
 @dataclass(frozen=True)
@@ -28,14 +28,14 @@ class SchemeFigures:
     scheme            the scheme with its options, as text
     payload_bytes     bytes that one worker writes per step
     ratio             bytes of float32 gradients / payload_bytes
-    error             part of the first gradient's norm that its message misses, after the best
+    error             part of the first gradient's norm that its message lacks, after the best
                       scaling
-    loses             what is not sent is lost for good, and more than rounding
+    loses             what is not sent is lost permanently, and it is more than rounding
     exchange_seconds  one exchange over the link, without overlap: bytes, latency, and encoding and
                       decoding on this machine
     step_seconds      exchange_seconds and one forward and backward on this machine
-    gradient_seconds  time of exchanges until a whole gradient's energy has travelled; infinite for
-                      a scheme that loses
+    gradient_seconds  time of exchanges until a whole gradient's energy has been sent; infinite
+                      for a scheme that loses
     """
 
     scheme: str
@@ -119,7 +119,7 @@ def inspect(model: torch.nn.Module, loss: Callable[[torch.nn.Module, Any], torch
     """
     if workers < 2:
         raise ValueError(f"inspect: workers={workers}: expected at least 2")
-    _native.average_seconds(link, workers, 0, 1, True)  # a bad link is an error before the work
+    _native.average_seconds(link, workers, 0, 1, True)  # rejects a bad link before the work
     if steps < 1:
         raise ValueError(f"inspect: steps={steps}: expected at least 1")
     texts = [info.name for info in all_schemes()] if schemes is None else list(schemes)
@@ -150,7 +150,8 @@ def inspect(model: torch.nn.Module, loss: Callable[[torch.nn.Module, Any], torch
 
 def _gradients(model: torch.nn.Module, loss: Callable[[torch.nn.Module, Any], torch.Tensor],
                batches: Iterable[Any]) -> tuple[list[Named], list[list[torch.Tensor]], float]:
-    """The buckets, the gradients by batch and parameter in their order, and seconds per batch."""
+    """The buckets, the gradients by batch and parameter (in bucket order), and the
+    seconds per batch."""
     model = plain_model(model)
     inner = model.module if isinstance(model, DistributedDataParallel) else model
     copied = copy.deepcopy(inner)

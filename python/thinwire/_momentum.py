@@ -1,9 +1,9 @@
 """_momentum: one optimizer beside an attachment: moves its momentum to the scheme and back, and
 skips steps.
 
-While a scheme holds the momentum, the optimizer's groups still show it: schedulers change it there,
-and checkpoints have it. The step itself runs on a stand-in, a copy of the optimizer whose groups
-have none. So nothing has to be put back when a step raises.
+While a scheme holds the momentum, the optimizer's groups still show it: schedulers change it
+there, and checkpoints contain it. The step itself runs on a stand-in, a copy of the optimizer
+whose groups have no momentum. So there is nothing to restore when a step raises.
 """
 
 # SPDX-License-Identifier: Apache-2.0
@@ -17,8 +17,8 @@ import torch.distributed as dist
 from . import _native
 from ._schemes import Held, held_by
 
-# In the groups of an optimizer's checkpoint: a scheme held the momentum. From a load until the
-# first step also in the optimizer's own groups.
+# Marks the groups of an optimizer's checkpoint: a scheme held the momentum. From a load until the
+# first step, the optimizer's own groups have the mark too.
 TRACE = "thinwire_momentum"
 
 # momentum_buffers by parameter, flat, with the sign of the gradient.
@@ -30,7 +30,7 @@ def _is_sharded(optimizer: torch.optim.Optimizer) -> bool:
 
 
 class Optimizer:
-    """Watches the steps of one optimizer, by its own hooks."""
+    """Watches the steps of one optimizer through its own hooks."""
 
     def __init__(
         self,
@@ -39,27 +39,27 @@ class Optimizer:
         is_skipped: Callable[[], bool],
         after: Callable[[], None],
     ) -> None:
-        self.shown = optimizer  # has the groups that schedulers write
+        self.shown = optimizer  # its groups are those that schedulers write
         self.optimizer: torch.optim.Optimizer = optimizer
         if _is_sharded(optimizer):
             if getattr(optimizer, "_overlap_with_ddp", False):
                 raise ValueError(
                     "ZeroRedundancyOptimizer(overlap_with_ddp=True) steps inside a hook of its "
-                    "own; make it without"
+                    "own; construct it without that option"
                 )
             self.optimizer = getattr(optimizer, "optim")  # steps this rank's shard
-        self.memory: dict[str, torch.Tensor] = {}  # of weight decay, by parameter
+        self.memory: dict[str, torch.Tensor] = {}  # momentum of weight decay, by parameter
         self.on_velocity: Callable[[Velocity], None] = lambda velocity: None
         self._sums: dict[str, torch.Tensor] = {}  # gradients with decay, for the step
-        # Decay that the step under way has added: weights, memory, momentum, decay.
+        # Decay that the current step has added: weights, memory, momentum, decay.
         self._begun: list[tuple[torch.Tensor, torch.Tensor, float, float]] = []
         self._names = names
         self._is_skipped, self._after = is_skipped, after
         self._held: Optional[Held] = None
-        self._momenta: list[float] = []  # of the groups when gradients travelled
-        self._given: Velocity = {}  # until the next step: a load meanwhile drops it
+        self._momenta: list[float] = []  # of the groups when gradients were sent
+        self._given: Velocity = {}  # until the next step; a load in between drops it
         self._orphan = False  # its state was saved while a scheme held the momentum
-        self._reunited = False  # ... and what the scheme held has come since the last step
+        self._reunited = False  # ... and that momentum has been loaded since the last step
         self._stepped = False
         self._held_back: list[tuple[torch.Tensor, Optional[torch.Tensor]]] = []
         self._check_free()
@@ -82,7 +82,7 @@ class Optimizer:
     # -- momentum between the optimizer and the scheme
 
     def gathered(self) -> Velocity:
-        """What momentum has gathered so far. Collective for a ZeroRedundancyOptimizer, of which
+        """The momentum accumulated so far. A collective for a ZeroRedundancyOptimizer, of which
         each rank has a part."""
         found: Velocity = {}
         buffers = [
@@ -97,7 +97,7 @@ class Optimizer:
         return found
 
     def _complete(self, buffers: list[Optional[torch.Tensor]]) -> None:
-        """Fills in what the other ranks have."""
+        """Adds the parts of the other ranks."""
         group = getattr(self.shown, "process_group")
         device = next(parameter.device for _, parameter, _ in self.parameters())
         there = torch.tensor([float(buffer is not None) for buffer in buffers], device=device)
@@ -110,10 +110,11 @@ class Optimizer:
                 buffers[i] = total
 
     def take(self, text: str) -> None:
-        """The scheme holds the momentum from now on, with what gathered() has returned."""
+        """The scheme holds the momentum from now on, starting from what gathered() returned."""
         before, self._held = self._held, held_by(text)
         self._momenta = [float(group["momentum"]) for group in self.shown.param_groups]
-        # Without names the scheme calls parameters otherwise; without any momentum it has its own.
+        # Without names, the scheme's parameter names differ. Without any momentum, the scheme uses
+        # its own.
         if not self._names or not any(self._momenta):
             self._held = self._held._replace(follows=False)
         if before is not None:
@@ -125,8 +126,8 @@ class Optimizer:
             self.optimizer.state.get(parameter, {}).pop("momentum_buffer", None)
 
     def give(self, velocity: Velocity) -> None:
-        """The optimizer has its momentum again, and goes on from `velocity` and from what decay has
-        gathered."""
+        """The optimizer gets its momentum back. It continues from `velocity` and from the
+        accumulated decay."""
         factor = 1.0 if self._held is None else self._held.factor
         self._given = dict(velocity)
         for name, memory in self.memory.items():
@@ -150,14 +151,14 @@ class Optimizer:
         }
 
     def reunited(self) -> None:
-        """The handle's state was loaded, so what the scheme held is here."""
+        """The handle's state was loaded, so the momentum that the scheme held is available."""
         self._reunited = True
 
     def momenta(self) -> dict[str, float]:
         return {name: float(group.get("momentum", 0)) for group, _, name in self.parameters()}
 
     def factors(self) -> dict[str, float]:
-        """What the scheme's u must be multiplied with to have the groups' momentum."""
+        """The factor that gives the scheme's u the groups' momentum."""
         held = self._held
         if held is None or not held.follows:
             return {}
@@ -184,8 +185,8 @@ class Optimizer:
         )
 
     def _recall(self) -> None:
-        """A state that was saved while a scheme held the momentum. Older ones hid the momentum
-        itself, too."""
+        """A state that was saved while a scheme held the momentum. Older versions also hid the
+        momentum factor itself."""
         for group in self.shown.param_groups:
             if isinstance(group.get(TRACE), (list, tuple)) and group["momentum"] == 0:
                 group["momentum"], group["nesterov"] = group[TRACE]
@@ -206,7 +207,7 @@ class Optimizer:
         velocity = self.gathered()
         for _, parameter, _ in self.parameters():
             self.optimizer.state.get(parameter, {}).pop("momentum_buffer", None)
-        if velocity:  # of a run whose optimizer held it; decay's is in it
+        if velocity:  # from a run whose optimizer held it; it includes decay
             self.memory = {}
             self.on_velocity(velocity)
 
@@ -228,7 +229,7 @@ class Optimizer:
         return not self._names or parameter in self._names
 
     def parameters(self) -> Iterator[tuple[dict[str, Any], torch.Tensor, str]]:
-        """Those that are attached, with their groups and names."""
+        """The attached parameters, with their groups and names."""
         place = 0
         for group in self.shown.param_groups:
             for parameter in group["params"]:
@@ -237,8 +238,8 @@ class Optimizer:
                 place += 1
 
     def _before_step(self, optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> Any:
-        """With a closure (Lightning) backward runs inside the step, and what is to be done comes
-        after it."""
+        """With a closure (Lightning), backward runs inside the step, and our work
+        comes after it."""
         stepper = args[0] if self._held is None else _stand_in(args[0])
         closure = kwargs.get("closure", args[1] if len(args) > 1 else None)
         if closure is None:
@@ -258,11 +259,11 @@ class Optimizer:
         if self._orphan and not self._reunited:
             raise RuntimeError(
                 "the optimizer's state was saved while a scheme held its momentum, which is in the "
-                "handle's state: load that by handle.load_state_dict(), too. To begin without, "
+                "handle's state: load that with handle.load_state_dict() too. To start without it, "
                 f"delete '{TRACE}' from the optimizer's groups before attach()"
             )
         self._held_back = []
-        if self._is_skipped():  # without gradients an optimizer leaves weights and its state alone
+        if self._is_skipped():  # without gradients, weights and optimizer state stay unchanged
             self._held_back = [(parameter, parameter.grad) for _, parameter, _ in self.parameters()]
         for parameter, _ in self._held_back:
             parameter.grad = None
@@ -280,7 +281,7 @@ class Optimizer:
             if group["momentum"] == before:
                 continue
             why = (
-                "It has changed since the gradients travelled: call scheduler.step() after "
+                "It has changed since the gradients were sent: call scheduler.step() after "
                 "optimizer.step()"
                 if held.follows
                 else f"Scheme '{held.text}' cannot follow it: set_scheme() before the change, or "
@@ -292,11 +293,11 @@ class Optimizer:
             )
 
     def _with_decay(self, held: Held) -> dict[torch.Tensor, torch.Tensor]:
-        """What the optimizer steps instead of a parameter with decay: the same memory, with decay
-        in its gradient."""
+        """What the optimizer steps instead of a parameter with decay: the same memory, with
+        decay in its gradient."""
         found: dict[torch.Tensor, torch.Tensor] = {}
         self._take_decay_back(held)
-        # Of a GradScaler, where a fused step unscales.
+        # For a GradScaler, when a fused step unscales.
         scale = getattr(self.optimizer, "grad_scale", None)
         on_device: dict[tuple[float, float], list[tuple[torch.Tensor, ...]]] = {}
         for group, parameter, name in self.parameters():
@@ -320,7 +321,7 @@ class Optimizer:
         return found
 
     def _take_decay_back(self, held: Held) -> None:
-        """Of a step that raised: it has not taken place."""
+        """Takes back the decay that a step had added before it raised."""
         for weights, memory, momentum, decay in self._begun:
             if momentum == 0:
                 memory.zero_()
@@ -355,7 +356,7 @@ class Optimizer:
         for parameter, gradient in self._held_back:
             parameter.grad = gradient
         self._held_back, self._begun = [], []
-        if args[0] is not optimizer:  # what a subclass keeps in itself
+        if args[0] is not optimizer:  # keeps what a subclass changed in itself
             kept = ("param_groups", "_optimizer_step_pre_hooks", "_optimizer_step_post_hooks")
             optimizer.__dict__.update(
                 (key, value) for key, value in args[0].__dict__.items() if key not in kept
@@ -398,8 +399,8 @@ def _sign(group: dict[str, Any]) -> float:
 
 
 def _stand_in(optimizer: torch.optim.Optimizer) -> torch.optim.Optimizer:
-    """The same optimizer, whose list of groups may be another one. A step inside its step (of a
-    subclass) is no step of its own."""
+    """The same optimizer, whose list of groups may be another one. A nested step (inside the
+    step of a subclass) does not count as a step."""
     copy: torch.optim.Optimizer = object.__new__(type(optimizer))
     copy.__dict__.update(optimizer.__dict__)
     copy._optimizer_step_pre_hooks, copy._optimizer_step_post_hooks = {}, {}

@@ -1,4 +1,4 @@
-# _native.pyi: what module.cc exports, for the package only.
+# _native.pyi: what module.cc exports. Only the package uses it.
 # SPDX-License-Identifier: Apache-2.0
 from typing import Any, Callable, Optional
 
@@ -7,13 +7,13 @@ import torch.distributed as dist
 from torch._C._distributed_c10d import GradBucket, Store
 
 Entries = dict[str, tuple[int, Any]]
-Moments = list[Optional[torch.Tensor]]  # by parameter; empty for an optimizer without
+Moments = list[Optional[torch.Tensor]]  # by parameter; empty if the optimizer has none
 
 __version__: str
 
 class Error(RuntimeError):
-    """What goes wrong between ranks. The text names the rank, what was expected, what came, and
-    what to do."""
+    """An error between ranks. The text names the rank, what was expected, what came,
+    and what to do."""
 
 
 class Attachment:

@@ -1,5 +1,5 @@
-"""_optimizers: the optimizers beside an attachment: several as one, and their state under delayed
-averaging."""
+"""_optimizers: the optimizers beside an attachment: combines several into one, and handles their
+state under delayed averaging."""
 # SPDX-License-Identifier: Apache-2.0
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ import torch
 from ._momentum import Optimizer, Velocity
 
 AnyOptimizers = Union[torch.optim.Optimizer, Sequence[torch.optim.Optimizer]]
-Average = Callable[[torch.Tensor], None]  # of a flat float32 tensor, in place, over the workers
+Average = Callable[[torch.Tensor], None]  # averages a flat float32 tensor in place over the workers
 
 
 def unwrapped(optimizer: Any) -> torch.optim.Optimizer:
-    """The optimizer that steps, inside Accelerate's and Lightning's wrappers."""
+    """The optimizer that really steps, inside Accelerate's and Lightning's wrappers."""
     found = optimizer
     while isinstance(getattr(found, "optimizer", None), torch.optim.Optimizer):
         found = found.optimizer
@@ -46,8 +46,9 @@ def as_list(optimizers: AnyOptimizers) -> list[torch.optim.Optimizer]:
 
 def check_cover(optimizers: Sequence[torch.optim.Optimizer],
                 names: Mapping[torch.Tensor, str]) -> None:
-    """Together the optimizers step every averaged parameter, each once: a skipped step must be
-    skipped by all, and momentum is held once. They may have parameters of other models besides."""
+    """Checks that the optimizers together step every averaged parameter exactly once: all of
+    them must skip a skipped step, and momentum is held once. They may also have parameters of
+    other models."""
     stepped = [parameter for optimizer in optimizers for group in optimizer.param_groups
                for parameter in group["params"]]
     times = collections.Counter(parameter for parameter in stepped if parameter in names)
@@ -79,13 +80,13 @@ class Optimizers:
     def __init__(self, optimizers: list[torch.optim.Optimizer], names: dict[torch.Tensor, str],
                  is_skipped: Callable[[], bool], after: Callable[[], None]) -> None:
         self._is_skipped, self._after = is_skipped, after
-        # How many gradients have travelled, and at which of these counts ...
+        # The number of gradients sent, and at which of these counts ...
         self._exchanges = 0
-        self._changed = -1  # momentum went over
-        self._asked, self._skipped = -1, False  # is_skipped() was last asked, and its answer
-        self._step = -1  # an optimizer stepped last
+        self._changed = -1  # momentum moved
+        self._asked, self._skipped = -1, False  # is_skipped() was last called, and its result
+        self._step = -1  # an optimizer last stepped
         self._done = 0  # after() was last called
-        # Who has taken that step, and the one before.
+        # The optimizers that have taken that step, and those that took the one before.
         self._now, self._last = set(range(len(optimizers))), set[int]()
         self._all: list[Optimizer] = []
         try:
@@ -120,7 +121,7 @@ class Optimizers:
         return _merged(one.momenta() for one in self._all)
 
     def factors(self) -> dict[str, float]:
-        """Asked when gradients are about to travel, once per step."""
+        """Called once per step, when gradients are about to be sent."""
         self._exchanges += 1
         return _merged(one.factors() for one in self._all)
 
@@ -143,21 +144,21 @@ class Optimizers:
         if now != self._asked:
             self._skipped = self._is_skipped()
             self._asked = now
-        # Zeros have no momentum: torch's get_state_dict() makes a step of them.
+        # Zeros have no momentum: torch's get_state_dict() makes a step with zeros.
         if now == self._changed and any(
             parameter.grad is not None and parameter.grad.any()
             for one in self._all
             for _, parameter, _ in one.parameters()
         ):
             raise RuntimeError(
-                "the gradients at hand travelled before the momentum moved between optimizer and "
-                "scheme; they would have it twice, or not at all: call attach(), set_scheme() and "
-                "the like after step() of all optimizers, before backward()")
+                "these gradients were sent before the momentum moved between optimizer and "
+                "scheme; they would include it twice, or not at all; call attach(), set_scheme() "
+                "and the like after step() of all optimizers, before backward()")
         return self._skipped
 
     def _stepped(self, which: int) -> None:
-        """Calls after() once per step: when all have stepped that stepped in the step before. (A
-        GAN's two optimizers may step one at a time.)"""
+        """Calls after() once per step, when all optimizers that took the previous step have
+        stepped. (The two optimizers of a GAN may step one at a time.)"""
         now = self._exchanges
         if now != self._step:
             self._step, self._last, self._now = now, self._now, set()
@@ -187,8 +188,8 @@ def put_back(flat: torch.Tensor, tensors: list[torch.Tensor]) -> None:
 class Moments:
     """The state of an optimizer under delayed averaging.
 
-    Adam's second moments are averaged alongside the weights. Else each worker would scale its steps
-    by the moments of its own data.
+    Adam's second moments are averaged together with the weights. Otherwise each worker would
+    scale its steps by the moments of its own data.
     """
 
     def __init__(self, optimizer: torch.optim.Optimizer, parameters: list[torch.Tensor]) -> None:
@@ -198,7 +199,7 @@ class Moments:
             self.momentum = max(float(group["momentum"]) for group in groups)
             self._second: Optional[str] = None
             self._all = ["momentum_buffer"]
-        elif isinstance(optimizer, torch.optim.Adam):  # AdamW is one
+        elif isinstance(optimizer, torch.optim.Adam):  # AdamW is a subclass
             if any(group["amsgrad"] for group in groups):
                 raise ValueError("delay: amsgrad keeps the largest second moment that this worker "
                                  "has seen, which cannot be averaged; make Adam with amsgrad=False")
@@ -219,24 +220,24 @@ class Moments:
         return state
 
     def now(self) -> list[Optional[torch.Tensor]]:
-        """By parameter, None where there is none yet (its gradient never came); empty for SGD."""
+        """By parameter; None where there is none yet (its gradient never came). Empty for SGD."""
         second = self._second
         return [] if second is None else [self._state(parameter).get(second)
                                           for parameter in self._parameters]
 
     def complete(self) -> list[torch.Tensor]:
-        """The same, with zeros for those that are not there yet."""
+        """The same, with zeros instead of None."""
         return [torch.zeros_like(parameter) if moment is None else moment
                 for parameter, moment in zip(self._parameters, self.now())]
 
     def kept(self) -> int:
-        """How many parameters the optimizer has gathered something for."""
+        """The number of parameters for which the optimizer has state."""
         return sum(self._has(parameter) for parameter in self._parameters)
 
     def begin(self, steps: int, fill: Callable[[list[Optional[torch.Tensor]]], None]) -> None:
-        """Before step `steps` + 1: parameters that get their first gradient only now begin with the
-        second moments of the other workers, by `fill`. The optimizer would begin at 0, which the
-        averaging takes for a step down to 0."""
+        """Called before step `steps` + 1. Parameters that get their first gradient only now
+        start with the second moments of the other workers, by `fill`. The optimizer would start
+        at 0, which the averaging would take for a step down to 0."""
         if self._second is None or steps == 0:
             return
         late = [torch.zeros_like(parameter)
@@ -265,7 +266,7 @@ class Moments:
             put_back(flat, tensors)
             for parameter, tensor, share in zip(self._parameters, tensors, having.tolist()):
                 if share > 0:
-                    if self._second is not None:  # no momentum is one of 0; no moment is none
+                    if self._second is not None:  # missing momentum is 0, a missing moment is not
                         tensor /= share
                     self._optimizer.state[parameter][key] = tensor
 

@@ -1,4 +1,4 @@
-"""_reports: what handles and hook states tell: reports, callbacks, lines of log.
+"""_reports: the output of handles and hook states: reports, callbacks, log lines.
 
 THINWIRE_LOG=debug|info|warning|error|off sets the level of the logger "thinwire"; default: info.
 """
@@ -23,11 +23,12 @@ _SKIPPED_IN_A_ROW = 10  # steps until a warning
 
 # Beside the models and not in them, because programs copy and save models.
 _attached: weakref.WeakSet[torch.nn.Module] = weakref.WeakSet()
-_delayed: weakref.WeakSet[torch.nn.Module] = weakref.WeakSet()  # those of them with delay=
+_delayed: weakref.WeakSet[torch.nn.Module] = weakref.WeakSet()  # those with delay=
 
 
 def prepare_logger() -> None:
-    """Sends lines to stderr, unless the program has set up the logger, or all logging, itself."""
+    """Sends log lines to stderr, unless the program has configured the logger or all
+    logging itself."""
     wish = os.environ.get("THINWIRE_LOG", "").lower()
     if wish and wish not in _LEVELS:
         raise ValueError(f"THINWIRE_LOG={wish}: expected one of {', '.join(_LEVELS)}")
@@ -44,7 +45,7 @@ def is_attached(model: torch.nn.Module) -> bool:
 
 
 def shares_parameters(model: torch.nn.Module) -> bool:
-    """Whether some attached model has a parameter of this one."""
+    """Whether some attached model shares a parameter with this one."""
     return _share(model, _attached)
 
 
@@ -180,7 +181,7 @@ class Reports:
 
     @property
     def step_report(self) -> StepReport:
-        """The report of the last step alone."""
+        """The report of the last step only."""
         return StepReport(**self._connected.step_report())
 
     def on_step(self, callback: Callback, every: int = 1) -> None:
@@ -191,7 +192,7 @@ class Reports:
         """Writes scalars to a TensorBoard writer, or to anything with add_scalar(), every `every`
         steps, on every rank that calls it.
 
-        With a path, rank 0 makes a writer there, if tensorboard is installed.
+        With a path, rank 0 creates a writer there, if tensorboard is installed.
         """
         path = writer if isinstance(writer, str) else None
         if path is not None:
@@ -212,7 +213,7 @@ class Reports:
                         "decode_seconds", "skipped"):
                 writer.add_scalar(f"{prefix}/{key}", float(getattr(report, key)), report.step)
             if path is not None:
-                writer.flush()  # nobody else can, should the training die
+                writer.flush()  # nobody else can if the training dies
 
         self.on_step(write, every)
 
@@ -232,7 +233,7 @@ class Reports:
         return [f"{self._group.size()} workers", f"{self._count_of_parameters} parameters", steps]
 
     def __deepcopy__(self, memo: dict[int, Any]) -> "Reports":
-        return self  # a connection: a copy of what holds it (a module, for EMA) shares it
+        return self  # a connection: a copy of its holder (a module, for EMA) shares it
 
     def __getstate__(self) -> dict[str, Any]:
         if getattr(self, "_attachment", None) is not None:

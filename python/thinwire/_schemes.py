@@ -91,7 +91,7 @@ class SchemeInfo:
 
 
 def schemes() -> list[SchemeInfo]:
-    """All schemes, also those of load_scheme()."""
+    """All schemes, including those of load_scheme()."""
     return [SchemeInfo(**about) for about in _native.schemes()]
 
 
@@ -99,7 +99,7 @@ def schemes() -> list[SchemeInfo]:
 
 
 def text_of(scheme: str, options: Mapping[str, Any]) -> str:
-    """The scheme and its options as one text. `options` win over those in the text."""
+    """The scheme and its options as one text. `options` override those in the text."""
     name, inside = _native.parse(scheme)
     for key, value in options.items():
         inside[key] = ("on" if value else "off") if isinstance(value, bool) else str(value)
@@ -112,25 +112,24 @@ def options_of(text: str) -> dict[str, str]:
 
 
 def takes(text: str, option: str) -> bool:
-    """Whether the scheme of this text knows an option of this name."""
+    """Whether the scheme in this text has an option of this name."""
     name = _native.parse(text)[0]
     return any(option in scheme.options for scheme in schemes() if scheme.name == name)
 
 
 def scheme_for_delay(scheme: str, options: Mapping[str, Any]) -> str:
-    """The text for delay=. Updates that travel have the optimizer's momentum already, so a scheme
-    with momentum runs without."""
+    """The text for delay=. The updates that are sent already include the optimizer's momentum,
+    so a scheme with momentum runs without it."""
     text = str(_native.config(text_of(scheme, options)))
     if not _native.keeps_momentum(text) or not takes(text, "momentum"):
         return text
     if float(options_of(text).get("momentum", 0)) != 0:
         raise ValueError(f"scheme '{text}' says momentum={options_of(text)['momentum']}, but with "
-                         "delay= updates travel that have the optimizer's momentum already; leave "
-                         "it out")
+                         "delay= updates already include the optimizer's momentum; leave it out")
     return str(_native.config(text_of(text, {"momentum": 0})))
 
 
-# -- momentum that goes over from the optimizer to the scheme
+# -- momentum that moves from the optimizer to the scheme
 
 
 class Held(NamedTuple):
@@ -139,9 +138,9 @@ class Held(NamedTuple):
     text: str
     momentum: float
     nesterov: bool
-    decays: bool  # weight decay goes through it, too
-    factor: float  # what the scheme keeps, in momentum_buffers
-    # It can follow the optimizer's groups to another momentum, by multiplying what it keeps.
+    decays: bool  # weight decay goes through it too
+    factor: float  # what the scheme keeps, in units of momentum_buffers
+    # It can follow the optimizer's groups to another momentum by scaling what it keeps.
     follows: bool
 
 
@@ -154,8 +153,8 @@ def held_by(text: str) -> Held:
 
 
 def momentum_of(optimizers: Sequence[torch.optim.Optimizer], scheme: str) -> tuple[float, bool]:
-    """SGD's momentum and nesterov, which the scheme takes over; of several momenta the largest.
-    Raises where the two do not fit."""
+    """SGD's momentum and nesterov, which the scheme takes over; the largest of several momenta.
+    Raises if the two do not match."""
     groups = [group for optimizer in optimizers for group in _groups_of_sgd(optimizer, scheme)]
     momenta = sorted({float(group["momentum"]) for group in groups})
     forms = {bool(group["nesterov"]) for group in groups}
@@ -172,7 +171,7 @@ def momentum_of(optimizers: Sequence[torch.optim.Optimizer], scheme: str) -> tup
 
 
 def _groups_of_sgd(optimizer: torch.optim.Optimizer, scheme: str) -> list[dict[str, Any]]:
-    kind = getattr(optimizer, "optim", optimizer)  # a ZeroRedundancyOptimizer's own
+    kind = getattr(optimizer, "optim", optimizer)  # the one inside a ZeroRedundancyOptimizer
     if not isinstance(kind, torch.optim.SGD):
         raise ValueError(f"scheme '{scheme}' accumulates momentum itself and needs "
                          f"torch.optim.SGD, whose momentum it takes over; got "
@@ -182,15 +181,15 @@ def _groups_of_sgd(optimizer: torch.optim.Optimizer, scheme: str) -> list[dict[s
 
 
 def with_momentum(text: str, optimizers: Optional[Sequence[torch.optim.Optimizer]]) -> str:
-    """The text with the optimizers' momentum in it, where the scheme keeps momentum."""
+    """The text, completed with the optimizers' momentum if the scheme keeps momentum."""
     if not _native.keeps_momentum(text):
         return text
     given = options_of(text)
     if optimizers is None:
         if "momentum" not in given:
-            raise ValueError(f"scheme '{text}' accumulates momentum itself: say how much "
+            raise ValueError(f"scheme '{text}' accumulates momentum itself: set it "
                              "(momentum=0.9, and run the optimizer with momentum=0), or let it "
-                             "take over the optimizer's")
+                             "take over the optimizer's momentum")
         return text
     momentum, nesterov = momentum_of(optimizers, text)
     if nesterov and not takes(text, "nesterov"):
@@ -211,7 +210,7 @@ def with_momentum(text: str, optimizers: Optional[Sequence[torch.optim.Optimizer
 
 
 def factor_of(text: str, ending: str) -> float:
-    """The scheme keeps this many momentum_buffers."""
+    """The scheme keeps momentum_buffers times this factor."""
     options = options_of(text)
     momentum = float(options.get("momentum", 0.9))
     if ending == "/m":
@@ -224,12 +223,13 @@ def ending_for(text: str) -> str:
 
 
 def form_of(text: str) -> tuple[str, float]:
-    """Two schemes of the same form understand each other's velocities."""
+    """Whether two schemes have the same form, so that each can use the other's velocities."""
     return ending_for(text), factor_of(text, ending_for(text))
 
 
 def take_out(entries: Entries, text: str) -> dict[str, torch.Tensor]:
-    """Removes the velocities of a state of scheme `text`, and returns them as momentum_buffers."""
+    """Removes the velocities from a state of scheme `text`, and returns them as
+    momentum_buffers."""
     found: dict[str, torch.Tensor] = {}
     for name in [name for name in entries if name.endswith(("/u", "/m"))]:
         _, value = entries.pop(name)
@@ -238,7 +238,7 @@ def take_out(entries: Entries, text: str) -> dict[str, torch.Tensor]:
 
 
 def put_in(entries: Entries, text: str, velocity: Mapping[str, torch.Tensor]) -> None:
-    """momentum_buffers, flat and by parameter, as velocities of a state of scheme `text`."""
+    """Converts momentum_buffers (flat, by parameter) to velocities of a state of scheme `text`."""
     ending = ending_for(text)
     factor = factor_of(text, ending)
     for name, value in velocity.items():
@@ -246,7 +246,7 @@ def put_in(entries: Entries, text: str, velocity: Mapping[str, torch.Tensor]) ->
 
 
 def to_gradients(entries: Entries, momenta: Mapping[str, float]) -> None:
-    """The optimizer holds the momentum again: turns /v, of velocities, into gradients whose
+    """The optimizer holds the momentum again: converts /v from velocities into gradients whose
     velocities have the same sum."""
     for name, momentum in momenta.items():
         if name + "/v" in entries:
@@ -255,10 +255,10 @@ def to_gradients(entries: Entries, momenta: Mapping[str, float]) -> None:
 
 
 def to_velocities(entries: Entries, text: str, momenta: Mapping[str, float]) -> None:
-    """The scheme holds the momentum from now on: moves /v, of gradients, to /u, where it goes
-    through the momentum with the next gradient."""
+    """The scheme holds the momentum from now on: moves /v, which holds gradients, to /u, where
+    it goes through the momentum with the next gradient."""
     if ending_for(text) != "/u":
-        return  # signum has no /v: the attachment adds it to the next gradient
+        return  # signum has no /v; the attachment adds it to the next gradient
     nesterov = options_of(text).get("nesterov") == "on"
     for name, momentum in momenta.items():
         if momentum == 0 or name + "/v" not in entries:

@@ -44,7 +44,7 @@ def _asked_by_dcp() -> bool:
 
 
 def unpacked(state: Mapping[str, Any]) -> Mapping[str, Any]:
-    """The plain form of a state, whichever form it has."""
+    """The plain form of a state, whatever form it has."""
     name = next(iter(state), "")
     return dict(state[name]) if len(state) == 1 and _NAME.fullmatch(name) else state
 
@@ -53,7 +53,7 @@ def shard_of(entries: Entries, **about: Any) -> dict[str, Any]:
     shard = {"version": VERSION, **about, "count": len(entries),
              "entries": {name: value for name, (_, value) in entries.items()},
              "shares": {name: share for name, (share, _) in entries.items()}}
-    if _asked_by_dcp():  # DCP takes no tuple apart
+    if _asked_by_dcp():  # DCP does not look inside a tuple
         return {f"rank_{shard['rank']}_of_{shard['world']}": tuple(shard.items())}
     return shard
 
@@ -62,13 +62,13 @@ def entries_in(shard: Mapping[str, Any]) -> Entries:
     if shard.get("count") and not shard["entries"]:
         raise ValueError(f"load_state_dict: expected {shard['count']} entries in the state of rank "
                          f"{shard['rank']} of {shard['world']}, got none. Did "
-                         "torch.distributed.checkpoint save handle.state_dict()? It keeps one "
-                         "rank's only: give it the handle itself (docs/howto/checkpoints.md)")
+                         "torch.distributed.checkpoint save handle.state_dict()? It keeps only one "
+                         "rank's state: give it the handle itself (docs/howto/checkpoints.md)")
     return {name: (shard["shares"][name], value) for name, value in shard["entries"].items()}
 
 
 def merge_states(shards: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """One state out of the state_dict() of every rank.
+    """Merges the state_dict() of every rank into one state.
 
     It loads with any number of workers: residuals keep their sum.
     """
@@ -98,15 +98,15 @@ def shard_for(state: Mapping[str, Any], rank: int, world: int) -> dict[str, Any]
         return dict(shards[rank]) if len(shards) == world else _resharded(shards, rank, world)
     if int(state["world"]) != world or int(state["rank"]) != rank:
         raise ValueError(f"load_state_dict: this is the state of rank {state['rank']} of "
-                         f"{state['world']}, this is rank {rank} of {world}; load the whole: "
+                         f"{state['world']}, but this is rank {rank} of {world}; load the whole: "
                          "handle.full_state_dict(), or thinwire.merge_states() of all states")
     return dict(state)
 
 
 def _folded(shards: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """Shards without owners (exchange="split"), since other workers own other parts. The owners'
-    residuals go into the ranks' own: they are of averages, so each counts once per worker of the
-    old job."""
+    """Shards without owners (exchange="split"), because in another job other workers own other
+    parts. The owners' residuals are added to the ranks' own. They belong to averages, so each
+    counts once per worker of the old job."""
 
     def without_owners(items: Mapping[str, Any]) -> dict[str, Any]:
         return {name: item for name, item in items.items() if "/owner" not in name}
@@ -129,8 +129,8 @@ def _folded(shards: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
 
 
 def _resharded(shards: Sequence[Mapping[str, Any]], rank: int, world: int) -> dict[str, Any]:
-    """Deals the old ranks out to the new ones. Every sum stays; thresholds of single buckets are
-    found anew."""
+    """Distributes the old ranks' shards over the new ranks. Every sum is preserved; thresholds
+    of single buckets settle again."""
     shards = _folded(shards)
     mine = [shard for i, shard in enumerate(shards) if i % world == rank]
     result: Entries = {}

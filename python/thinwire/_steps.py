@@ -1,4 +1,4 @@
-"""_steps: what a Handle or a HookState does in each step: tells, checks, and skips steps."""
+"""_steps: what a Handle or a HookState does in each step: it reports, checks, and skips steps."""
 # SPDX-License-Identifier: Apache-2.0
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from ._schemes import takes
 
 
 class Steps(Reports):
-    """Around a native attachment, which exists from the first step on at the latest."""
+    """Wraps a native attachment, which exists from the first step on at the latest."""
 
     _attached = True
 
@@ -37,7 +37,7 @@ class Steps(Reports):
         return self._attachment
 
     def _group_now(self) -> dist.ProcessGroup:
-        """The group; a HookState has one before its first step, too."""
+        """The group. A HookState also has one before its first step."""
         group = self._group if self._group is not None else self._wished_group()
         if group is None:
             raise RuntimeError("no process group yet: call init_process_group() first")
@@ -64,8 +64,8 @@ class Steps(Reports):
         raise NotImplementedError
 
     def _listen(self) -> None:
-        """Has the native attachment report steps. It must not keep this object alive: DDP holds the
-        attachment."""
+        """Makes the native attachment report steps. The callback must not keep this object
+        alive, because DDP holds the attachment."""
         if self._attachment is None:
             return
         after = weakref.WeakMethod(self._after_backward)
@@ -81,25 +81,26 @@ class Steps(Reports):
         if not self._attached:
             return
         self._tell(report)
-        if self._optimizer is None:  # its step would do what follows
+        if self._optimizer is None:  # otherwise its step does what follows
             self._count(report.skipped)
             if report.skipped and self._scaler is None:
                 self._drop_gradients()
             self._after_step()
 
     def _drop_gradients(self) -> None:
-        """After a skipped step: without gradients no optimizer changes weights or its own state.
-        DDP writes gradients at the end of backward."""
+        """Called after a skipped step. Without gradients, no optimizer changes weights or its
+        own state. DDP writes gradients at the end of backward."""
         def drop() -> None:
             for parameter in self._averaged():
                 parameter.grad = None
 
         queue = torch.autograd.Variable._execution_engine.queue_callback
-        if torch._C._current_graph_task_id() != -1:  # else: a rank that has joined early
-            queue(lambda: queue(drop))  # after those that are queued now, of which one is DDP's
+        if torch._C._current_graph_task_id() != -1:  # otherwise a rank that has joined early
+            queue(lambda: queue(drop))  # after the callbacks queued now, one of which is DDP's
 
     def _is_skipped(self) -> bool:
-        # A rehearsal must not gather weight decay; an optimizer with momentum makes its buffers.
+        # A rehearsal must not accumulate weight decay. An optimizer with momentum
+        # creates its buffers.
         if self._is_rehearsal():
             return self._optimizer is not None and self._optimizer.taken
         # On CUDA to ask is to wait for the exchange. A GradScaler sees the NaN of a skipped step by
@@ -112,8 +113,8 @@ class Steps(Reports):
         return skipped
 
     def _is_rehearsal(self) -> bool:
-        """Whether this step is of zeros, without a backward before it: torch's get_state_dict()
-        makes one so that the optimizer has a state."""
+        """Whether this is a step with zero gradients and no backward before it: torch's
+        get_state_dict() makes one so that the optimizer has a state."""
         steps = self._attachment.taken() if self._attachment is not None else 0
         before, self._steps_seen = self._steps_seen, steps
         # A skipped step leaves zeros after a backward.
@@ -123,8 +124,8 @@ class Steps(Reports):
         return self._rehearsal
 
     def _notice_clipping(self) -> None:
-        """Warns of clipping after the exchange. Where the scheme holds the momentum, averages are
-        velocities, and what is clipped off is lost for all steps to come."""
+        """Warns about clipping after the exchange. When the scheme holds the momentum, averages
+        are velocities, and clipping them loses the rest for all later steps."""
         assert self._attachment is not None
         share = self._attachment.share_kept()
         if share == 1:
@@ -136,7 +137,7 @@ class Steps(Reports):
         self._told_of_clipping = True
         way = ("by attach(..., clip=NORM)" if takes(self._text, "clip")
                else "with scheme dgc and its option clip=")
-        logger.warning("gradients were multiplied by %.3g after they had travelled. If that is "
-                       "clip_grad_norm_: the averages of '%s' are velocities, and what is clipped "
-                       "off is lost; let the scheme clip gradients instead, %s",
+        logger.warning("gradients were multiplied by %.3g after the exchange. If that is "
+                       "clip_grad_norm_: the averages of '%s' are velocities, and clipping them "
+                       "loses the rest; let the scheme clip gradients instead, %s",
                        share, self._text, way)

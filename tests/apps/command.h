@@ -1,4 +1,4 @@
-// command.h: the built command, run in a folder of its own.
+// command.h: runs the built command in its own folder.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -47,14 +47,14 @@ class CommandTest : public ::testing::Test {
   std::string path(const std::string& name) const { return folder_ + "/" + name; }
 
   Outcome run(const std::string& arguments) const {
-    // A redirection among the arguments comes last, and holds.
+    // A redirection among the arguments comes last, so it takes effect.
     const std::string line = std::string("'") + THINWIRE_COMMAND + "' >'" + path("out") + "' 2>'" +
                              path("err") + "' " + arguments;
     const int status = std::system(line.c_str());
     return {WIFEXITED(status) ? WEXITSTATUS(status) : -1, read(path("out")), read(path("err"))};
   }
 
-  // Runs a verb with --json and gives its rows back.
+  // Runs a verb with --json and returns its rows.
   json rows(const std::string& arguments) const {
     const Outcome outcome = run(arguments + " --json '" + path("rows.json") + "'");
     EXPECT_EQ(outcome.code, 0) << outcome.err;

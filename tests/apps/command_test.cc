@@ -1,4 +1,4 @@
-// command_test.cc: the thinwire command, as users run it: rows, keys, refusals and exit codes.
+// command_test.cc: the thinwire command as users run it: rows, keys, rejected input and exit codes.
 // SPDX-License-Identifier: Apache-2.0
 #include <gtest/gtest.h>
 
@@ -85,7 +85,7 @@ TEST_F(Command, SaysWhatWasMeant) {
   EXPECT_FALSE(contains(run("bench exchange --schemes dgc:density=2").err, "mean"));
 }
 
-// Before any work, and without a trace.
+// The check happens before any work and leaves no file behind.
 TEST_F(Command, ProbesWhereItWillWrite) {
   expect_refused("schemes --json /no/such/folder/f.json",
                  {"--json", "no folder '/no/such/folder'"});
@@ -142,7 +142,7 @@ TEST_F(Command, BenchKernels) {
   }
 }
 
-// The step is measured as it is in training: about as many pass the threshold as should.
+// The step is measured as it runs in training: about the right number pass the threshold.
 TEST_F(Command, BenchKernelsKeepsTheDensity) {
   const json result = rows("bench kernels --elements 300000 --threads 1 --seconds 0.05 --only dgc");
   expect_keys(result, {"survivors"});
@@ -166,7 +166,7 @@ TEST_F(Command, BenchWire) {
     indices += row.contains("bits_per_index") ? 1 : 0;
     frames += row.contains("bits_per_survivor") ? 1 : 0;
     times += row.contains("ns_per_survivor") ? 1 : 0;
-    // No coder beats the entropy of uniform supports by more than luck.
+    // No coder beats the entropy of uniform supports by more than chance.
     if (row.contains("bound_bits")) {
       EXPECT_GT(row["ratio"], 0.97) << row;
     }
@@ -380,7 +380,7 @@ TEST_F(Command, ShowsOneScheme) {
   EXPECT_EQ(one[0]["name"], "dgc");
 }
 
-// docs/schemes.md embeds the table; a changed registry must show there, too.
+// docs/schemes.md embeds the table, so a changed registry must show there too.
 TEST_F(Command, SchemesAreDocumented) {
   const std::string begin = "<!-- schemes -->\n", end = "<!-- /schemes -->";
   const std::string text = read(THINWIRE_SOURCE_DIR "/docs/schemes.md");

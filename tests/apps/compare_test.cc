@@ -1,5 +1,5 @@
-// compare_test.cc: `thinwire compare`: the page from a kept comparison, runs of a stand-in for
-// train, refusals; and a small real comparison where there is a `train`.
+// compare_test.cc: `thinwire compare`: the page of a stored comparison, runs of a stand-in for
+// train, rejected input, and a small real comparison if there is a `train`.
 // SPDX-License-Identifier: Apache-2.0
 #include <gtest/gtest.h>
 
@@ -107,13 +107,13 @@ TEST_F(Compare, SeveralSeedsAreAveraged) {
   EXPECT_EQ(result[1]["range"], "0.1000 - 0.3000");
   EXPECT_TRUE(contains(read(path("page.html")), "over 3 seeds"));
   const json seeds = json::parse(read(path("rows.json")))["runs"][1]["seed_rows"];
-  ASSERT_EQ(seeds.size(), 3u);  // what curves need of every row, and no more
+  ASSERT_EQ(seeds.size(), 3u);  // only what curves need of every row
   EXPECT_EQ(seeds[2], json::parse(R"([{"step": 2, "loss": 0.5, "bytes_total": 200,
                                        "seconds_total": 0.5}])"));
   expect_refused("compare --schemes dense --seeds 2 --seed 5 " + stand_in(), {"--seeds", "--seed"});
 }
 
-// Values between the steps come from --eval-every; one at the end alone makes no curve.
+// Values between the steps come from --eval-every. A single value at the end makes no curve.
 TEST_F(Compare, AccuracyHasCurvesWhereItWasFollowed) {
   json kept = json::parse(read(fixture));
   kept["runs"][2]["rows"].back()["accuracy"] = 0.5;
@@ -151,7 +151,7 @@ TEST_F(Compare, AFailingRunIsNamed) {
   EXPECT_TRUE(contains(outcome.err, "no such file\nthinwire: ")) << outcome.err;
   EXPECT_TRUE(contains(outcome.err, "scheme topk ended with exit code 1")) << outcome.err;
   EXPECT_FALSE(contains(read(path("calls")), "dgc"));
-  EXPECT_TRUE(contains(read(path("page.html")), ">dense<"));  // what had ended is shown
+  EXPECT_TRUE(contains(read(path("page.html")), ">dense<"));  // completed runs are shown
 
   const Outcome killed = run("compare --schemes dense " + stand_in("kill -9 $$"));
   EXPECT_EQ(killed.code, 1);
@@ -161,7 +161,7 @@ TEST_F(Compare, AFailingRunIsNamed) {
   EXPECT_EQ(run("compare --schemes dense --trainer /no/such/program").code, 1);
 }
 
-// A run that diverged has a result; the others go on.
+// A run that diverged has a result; the others continue.
 TEST_F(Compare, AFailingRunWithAResultIsKept) {
   const std::string failing = stand_in("case \"$*\" in *topk*) trap 'exit 1' EXIT;; esac");
   const Outcome outcome =
@@ -172,7 +172,7 @@ TEST_F(Compare, AFailingRunWithAResultIsKept) {
   EXPECT_TRUE(contains(read(path("page.html")), ">dgc<"));
 }
 
-// The signal reaches compare alone; the second seed of topk is under way.
+// The signal reaches only compare, while the second seed of topk is running.
 TEST_F(Compare, AnInterruptKeepsWhatHasEnded) {
   const std::string waiting =
       stand_in("case \"$*\" in *'--seed 2 --scheme topk'*) kill -INT $PPID; exec sleep 100;; esac");
@@ -190,7 +190,7 @@ TEST_F(Compare, AnInterruptKeepsWhatHasEnded) {
   EXPECT_FALSE(contains(read(path("calls")), "dgc"));
 }
 
-// Killed in the third run, it leaves the JSON of the first two.
+// When it is killed in the third run, the JSON of the first two remains.
 TEST_F(Compare, WritesItsJsonAfterEveryRun) {
   const std::string killing = stand_in("case \"$*\" in *dgc*) kill -9 $PPID;; esac");
   run("compare --schemes dense,topk,dgc --json '" + path("rows.json") + "' " + killing);

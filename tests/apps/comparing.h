@@ -1,4 +1,4 @@
-// comparing.h: what tests of `thinwire compare` share: a stand-in for train, checks of the page.
+// comparing.h: shared by the tests of `thinwire compare`: a stand-in for train, checks of the page.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -23,8 +23,8 @@ inline std::size_t count(const std::string& text, const std::string& part) {
   return found;
 }
 
-// Says what is wrong with the page as XML: tags that do not match, bare & or <. Enough for a page
-// that has no comments and no CDATA.
+// Says what is wrong with the page as XML: tags that do not match, bare & or <. That suffices for a
+// page without comments and CDATA.
 inline std::string fault(const std::string& page) {
   std::vector<std::string> open;
   for (std::size_t at = page.find('<'); at != std::string::npos; at = page.find('<', at + 1)) {
@@ -67,8 +67,8 @@ class Compare : public CommandTest {
     return page;
   }
 
-  // A program that takes the place of `thinwire train`: notes its arguments, runs `body`, and
-  // leaves a result where --json says.
+  // A program that replaces `thinwire train`: records its arguments, runs `body`, and writes a
+  // result where --json says.
   std::string stand_in(const std::string& body = "") const {
     const json result = {{"final",
                           {{"steps", 2},

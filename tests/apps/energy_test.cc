@@ -1,4 +1,4 @@
-// energy_test.cc: shares of energy against a sort, on awkward sizes.
+// energy_test.cc: compares shares of energy with a sort, on awkward sizes.
 // SPDX-License-Identifier: Apache-2.0
 #include "apps/energy.h"
 
@@ -15,7 +15,7 @@ namespace {
 
 using Spans = std::vector<std::span<const float>>;
 
-// The slow way: every square, sorted.
+// The slow method: sorts every square.
 Energy sorted_energy(std::span<const float> values) {
   std::vector<double> squares;
   for (const float value : values) squares.push_back(std::pow(static_cast<double>(value), 2));

@@ -75,7 +75,7 @@ TEST_F(Inspect, MeasuresEverySchemeOfTheRegistry) {
   EXPECT_EQ(seen["rows"][0]["ratio"], 1);
   EXPECT_EQ(seen["rows"][0]["bits_per_element"], 32);
   EXPECT_EQ(seen["rows"][1]["ratio"], 2);
-  // How much of the first gradient arrives, and when, at the end the choice.
+  // How much of the first gradient arrives, how fast, and the final choice.
   const std::set<std::string> losing = {"signum", "terngrad"};  // biased, and without feedback
   for (const json& row : seen["rows"]) {
     EXPECT_GE(row["error"], 0) << row;
@@ -88,7 +88,7 @@ TEST_F(Inspect, MeasuresEverySchemeOfTheRegistry) {
   EXPECT_TRUE(contains(read(path("out")), "Over 1gbit,1ms with 4 workers")) << read(path("out"));
 }
 
-// Without --data, as a user types it first.
+// Without --data, the way a user types it first.
 TEST_F(Inspect, KnowsDataForEveryModel) {
   const json seen = document("--model cnn --steps 1 --batch 2 --schemes dgc --link 10mbit,20ms");
   EXPECT_EQ(seen["data"], "synthetic:1x28x28:10");
@@ -107,14 +107,14 @@ TEST_F(Inspect, TakesTheMeanOfTheSecondHalf) {
   ASSERT_EQ(sent.size(), 5u);
   EXPECT_DOUBLE_EQ(row["bytes"], (bytes[2] + bytes[3] + bytes[4]) / 3);
   const double quota = 0.01 * 96'303;
-  EXPECT_GT(sent[0], 10 * quota);  // the warm-up's quarter
+  EXPECT_GT(sent[0], 10 * quota);  // a quarter of all elements, from the warm-up
   for (std::size_t i = 2; i < 5; ++i) {
     EXPECT_GT(sent[i], 0.7 * quota);
     EXPECT_LT(sent[i], 1.3 * quota);
   }
 }
 
-// The schemes see one training, which none of them steers.
+// All schemes see one training, which none of them affects.
 TEST_F(Inspect, ShowsEverySchemeTheSameGradients) {
   const json alone = document(tiny + "--steps 4 --schemes dgc:density=0.01");
   const json beside = document(tiny + "--steps 4 --schemes dense,topk,dgc:density=0.01,fp16");

@@ -1,5 +1,5 @@
-// methods_test.cc: `thinwire compare --methods`: flags that methods become, the basis, refusals,
-// timelines on the page and as files of their own.
+// methods_test.cc: `thinwire compare --methods`: the flags of each method, the baseline, rejected
+// input, and timelines on the page and as separate files.
 // SPDX-License-Identifier: Apache-2.0
 #include <gtest/gtest.h>
 
@@ -24,7 +24,7 @@ using thinwire::testing::write;
 
 class Methods : public thinwire::testing::Compare {};
 
-// What was handed to the stand-in, one run per line, up to the file for its result.
+// The arguments of the stand-in, one run per line, up to the file for its result.
 std::vector<std::string> lines_of(const std::string& calls) {
   std::vector<std::string> lines;
   std::istringstream in(calls);
@@ -65,7 +65,7 @@ TEST_F(Methods, BecomeFlags) {
   EXPECT_TRUE(contains(page, "against fedavg."));
 }
 
-// The stand-in needs 0.25 s per step without delay, and 0.05 s with.
+// The stand-in needs 0.25 s per step without delay, and 0.05 s with it.
 TEST_F(Methods, SpeedUpIsOverFedAvgOfFiveSteps) {
   const std::string faster =
       "case \"$*\" in *'delay 20'*) s=0.05;; *) s=0.25;; esac\nsed -i "
@@ -111,8 +111,8 @@ TEST_F(Methods, RefusesBadMethods) {
   EXPECT_FALSE(std::filesystem::exists(path("calls")));
 }
 
-// 20 steps of 10 ms (forward 4, backward 4, update 1, take in 1), and messages that need `travel`
-// steps each, in two buckets of which the second leaves a millisecond later.
+// 20 steps of 10 ms (forward 4, backward 4, update 1, take in 1), and messages in flight for
+// `travel` steps each, in two buckets, the second of which is sent a millisecond later.
 json trace_of(int travel) {
   json events = {{{"ph", "M"}, {"pid", 0}, {"tid", 0}, {"name", "process_name"}}};
   const auto add = [&](const char* name, int tid, int step, double from, double length) {
@@ -137,8 +137,8 @@ json trace_of(int travel) {
   return {{"traceEvents", events}};
 }
 
-// The first message ends at 9 + 1 + 48 = 58 ms: the picture begins with step 6, and the steps 6 to
-// 19 follow. Message 1 is the first that still travels then, and 5 do at once.
+// The first message ends at 9 + 1 + 48 = 58 ms, so the picture shows steps 6 to 19. Message 1 is
+// the first that is still in flight at that time, and up to 5 are in flight at once.
 TEST_F(Methods, TimelineOfATrace) {
   write(path("trace.json"), trace_of(5).dump());
   const std::string flags = "compare --timeline '" + path("trace.json") + "' ";
@@ -165,7 +165,7 @@ TEST_F(Methods, TimelineOfATrace) {
   }
 }
 
-// The first seed of every method is traced, and drawn on a time axis that all share.
+// The first seed of every method is traced, and drawn on a common time axis.
 TEST_F(Methods, HaveTimelines) {
   write(path("fast.json"), trace_of(5).dump());
   json slow = trace_of(1);
@@ -184,7 +184,8 @@ TEST_F(Methods, HaveTimelines) {
   ASSERT_EQ(calls.size(), 4u);
   EXPECT_EQ(count(read(path("calls")), "--trace"), 2u);
   EXPECT_TRUE(contains(calls[0], "--seed 1") && contains(calls[1], "--seed 2"));
-  // 30 steps of the fast one, though its trace ends after 14; of the slow one's, 40 ms each, 7.
+  // 30 steps of the fast method, although its trace ends after 14; 7 steps of the slow one, at 40
+  // ms each.
   const auto check = [](const std::string& page) {
     EXPECT_EQ(count(page, "<svg class=\"timeline\""), 2u);
     EXPECT_TRUE(contains(page, "14 steps in 300 ms, up to 5 messages in flight"));

@@ -1,4 +1,4 @@
-// nearest_test.cc: mistyped words and what they were meant to be.
+// nearest_test.cc: mistyped words and the words that were meant.
 // SPDX-License-Identifier: Apache-2.0
 #include "apps/nearest.h"
 
@@ -28,7 +28,7 @@ TEST(Nearest, TakesTheNearestOrNone) {
   EXPECT_EQ(did_you_mean("wings", words), "");
   EXPECT_EQ(did_you_mean("", words), "");
   EXPECT_EQ(did_you_mean("x", words), "");
-  EXPECT_EQ(did_you_mean("a", std::vector<std::string>{"b"}), "");  // all of it would be new
+  EXPECT_EQ(did_you_mean("a", std::vector<std::string>{"b"}), "");  // every letter would change
 }
 
 }  // namespace

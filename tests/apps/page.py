@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
-"""page.py: opens the page of `thinwire compare` in a real browser and looks at it.
+"""page.py: opens the page of `thinwire compare` in a real browser and checks it.
 
     page.py COMMAND [FOLDER]
 
-COMMAND is the built `thinwire`. FOLDER, where given, keeps the screenshots. Without Chromium the
+COMMAND is the built `thinwire`. FOLDER, if given, keeps the screenshots. Without Chromium the
 test is skipped (exit code 77) and says so.
 """
 # SPDX-License-Identifier: Apache-2.0
@@ -21,7 +21,7 @@ BROWSERS = ["chromium", "chromium-browser", "google-chrome", "google-chrome-stab
 
 
 class Browser:
-    """Chromium without a window, spoken to over a pipe in its DevTools protocol."""
+    """Chromium without a window, controlled over a pipe by its DevTools protocol."""
 
     def __init__(self, program: str, folder: str) -> None:
         self.to_read, to_write = os.pipe()
@@ -100,7 +100,7 @@ class Browser:
 
 
 def comparison() -> dict:
-    """The kept comparison, with evaluations and a second seed."""
+    """The stored comparison, with evaluations and a second seed."""
     kept = json.loads(pathlib.Path(__file__).with_name("comparison.json").read_text())
     for run in kept["runs"]:
         for row in run["rows"][4::5]:
@@ -134,7 +134,7 @@ def check_width(browser: Browser, width: int) -> None:
 
 
 def check_crosshair(browser: Browser, kept: dict) -> None:
-    """The pointer in the middle of accuracy against steps: half of the 600 steps."""
+    """Moves the pointer to the middle of accuracy against steps: half of the 600 steps."""
     plot = "[...document.querySelectorAll('figure.plot')][2]"
     check(browser.value(plot + ".querySelector('h3').textContent") == "Accuracy against steps",
           "the third chart is another one")

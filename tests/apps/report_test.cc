@@ -1,4 +1,5 @@
-// report_test.cc: what `thinwire compare` says of its runs: who wins, what a result costs, curves.
+// report_test.cc: what `thinwire compare` says about its runs: the winner, the cost
+// of a result, curves.
 // SPDX-License-Identifier: Apache-2.0
 #include <gtest/gtest.h>
 
@@ -49,7 +50,7 @@ json run_of(const std::string& name, const std::string& key, const Values& value
 
 class Report : public thinwire::testing::Compare {
  protected:
-  // What the terminal shows, with the page and the rows beside it.
+  // The terminal output. The page and the rows are stored beside it.
   std::string said(const json& runs) {
     page_ = page_of({{"runs", runs}});
     const Outcome outcome = run("compare --from '" + path("kept.json") + "' --report '" +
@@ -59,7 +60,7 @@ class Report : public thinwire::testing::Compare {
     return outcome.out;
   }
 
-  // On the terminal and on the page alike.
+  // Both the terminal and the page contain the sentence.
   void expect_both(const std::string& out, const std::string& sentence) const {
     EXPECT_TRUE(contains(out, sentence)) << "no '" << sentence << "' in:\n" << out;
     EXPECT_TRUE(contains(page_, sentence)) << sentence;
@@ -69,7 +70,8 @@ class Report : public thinwire::testing::Compare {
   json rows_;
 };
 
-// Bytes alone would crown powersgd: three times leaner than onebit, but hardly faster than dense.
+// By bytes alone powersgd would win: it sends a third of onebit's bytes, but is hardly
+// faster than dense.
 TEST_F(Report, TimeToTheSameAccuracyDecides) {
   const Values values = {0.5, 0.9, 0.972, 0.975};
   const std::string out = said({run_of("dense", "accuracy", values, 0.0564, 1000000),
@@ -87,8 +89,8 @@ TEST_F(Report, TimeToTheSameAccuracyDecides) {
   EXPECT_EQ(rows_[2]["target"], 0.975);
 }
 
-// 0.9712 becomes a target of 97.1 %, and the first evaluation at it counts. A run that ends more
-// than a point below the basis does not lower the target.
+// 0.9712 becomes a target of 97.1 %, and the first evaluation that reaches it counts. A run that
+// ends more than a point below the baseline does not lower the target.
 TEST_F(Report, TargetIsWhatAllGoodRunsReach) {
   const std::string out = said({run_of("dense", "accuracy", {0.5, 0.98, 0.975}, 0.1, 1000),
                                 run_of("topk", "accuracy", {0.5, 0.9, 0.9712}, 0.02, 10),
@@ -123,7 +125,7 @@ TEST_F(Report, TheBasisMayWin) {
   expect_both(out, "dgc never reaches it: its best is 20.8.");
 }
 
-// A run without values is said to have none; a basis without values leaves nothing to judge.
+// A run without values is reported as such. Without values of the baseline there is no verdict.
 TEST_F(Report, LossCountsWhereNothingWasEvaluated) {
   json runs = {run_of("dense", "loss", {2, 0.5, 0.41}, 0.1, 1000),
                run_of("topk", "loss", {2, 0.6, 0.4}, 0.05, 10)};
@@ -139,7 +141,7 @@ TEST_F(Report, LossCountsWhereNothingWasEvaluated) {
   EXPECT_FALSE(contains(said(runs), "reaches"));
 }
 
-// Methods are judged on the same clock; the basis is FedAvg, wherever it stands.
+// Methods are judged by the same clock. The baseline is FedAvg, whatever its position.
 TEST_F(Report, MethodsAreJudgedByTimeToo) {
   json runs = {run_of("dga:delay=20", "accuracy", {0.8, 0.9, 0.95}, 0.02, 1000),
                run_of("fedavg", "accuracy", {0.9, 0.94, 0.95}, 0.05, 1000)};
@@ -159,7 +161,7 @@ TEST_F(Report, SeedsHaveMeansAndBands) {
   const std::string out = said(runs);
   // 6, 8 and 6 s; 300, 200 and 200 steps.
   expect_both(out, "in 6.67 s (6 s to 8 s by seed), 4.50 times sooner");
-  EXPECT_EQ(count(page_, "<path class=\"band s1"), 3u);  // of the accuracy; the loss is always 1
+  EXPECT_EQ(count(page_, "<path class=\"band s1"), 3u);  // for the accuracy; the loss is always 1
   EXPECT_TRUE(contains(page_, "200 \u2013 300"));
   EXPECT_TRUE(contains(page_, "bands reach from the lowest seed to the highest"));
   EXPECT_TRUE(contains(page_, "accuracy on the test set 85 %</title>"));  // the mean of 90, 80, 85
@@ -168,7 +170,7 @@ TEST_F(Report, SeedsHaveMeansAndBands) {
   expect_both(said(runs), "topk reaches it with 2 of 3 seeds only.");
 }
 
-// Reports every 25 steps and evaluations every 12 leave rows of one step, here of a loss of 9.
+// Reports every 25 steps and evaluations every 12 produce rows of one step, here with a loss of 9.
 TEST_F(Report, RowsOfOneStepAreNoSpikes) {
   json rows = json::array();
   for (const int step : {12, 24, 25, 36, 48, 50, 60, 61}) {
@@ -186,7 +188,7 @@ TEST_F(Report, RowsOfOneStepAreNoSpikes) {
   EXPECT_EQ(count(page_, "<circle class=\"hit\""), 3 * 5u);
 }
 
-// 300 steps as they were; of the rest, each as in the second half: 0.02 s and 10 B.
+// 300 steps as measured; each further step costs as much as in the second half: 0.02 s and 10 B.
 TEST_F(Report, WholeTrainingsAreExtrapolatedFromTheSecondHalf) {
   json run = run_of("dgc", "accuracy", {0.5, 0.6, 0.7}, 0.05, 10);
   for (json& row : run["rows"]) {

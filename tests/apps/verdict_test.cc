@@ -1,4 +1,4 @@
-// verdict_test.cc: which scheme `thinwire inspect --model` tells to take.
+// verdict_test.cc: which scheme `thinwire inspect --model` recommends.
 // SPDX-License-Identifier: Apache-2.0
 #include <gtest/gtest.h>
 
@@ -25,8 +25,8 @@ Candidate candidate(const char* scheme, double bytes, double kept, bool reducibl
   return made;
 }
 
-// As the emulated link prices them: two steps and Gloo's handshake for a sum, one and the handshake
-// for a gather.
+// Costs as on the emulated link: a sum takes two steps and Gloo's handshake, a gather one step and
+// the handshake.
 TEST(Verdict, TimesFollowBytesAndLatencies) {
   const Link link = Link::parse("8mbit,10ms");
   Candidate sum = candidate("bf16", 2.4e6, 1, true);
@@ -38,7 +38,7 @@ TEST(Verdict, TimesFollowBytesAndLatencies) {
   const double seconds = 0.02 + link.wire_seconds(30'000);
   EXPECT_NEAR(exchange_seconds(gather, link, 4), seconds, 1e-9);
   gather.encode_seconds = 1;
-  gather.decode_seconds = 2;  // of each worker's payload
+  gather.decode_seconds = 2;  // for each worker's payload
   EXPECT_NEAR(exchange_seconds(gather, link, 4), seconds + 9, 1e-9);
   EXPECT_NEAR(gradient_seconds(gather, link, 4), 4 * (seconds + 9), 1e-9);
   EXPECT_NEAR(exchange_seconds(sum, Link::parse("inf,1ms"), 4), 0.009, 1e-9);
@@ -70,7 +70,7 @@ TEST(Verdict, DenseIsAnAnswer) {
   all[0].encode_seconds = 0.01;
   EXPECT_EQ(judge(all, elements, Link::parse("100gbit,1us"), 4).take, "dense");
   EXPECT_EQ(judge({}, elements, Link::parse("1gbit,1ms"), 4).take, "dense");
-  // Five hundredths faster is not worth it.
+  // Being five hundredths faster is not worthwhile.
   all = {candidate("almost", 3.8e6, 1, true)};
   EXPECT_EQ(judge(all, elements, Link::parse("1gbit,1us"), 4).take, "dense");
   all = {candidate("nothing", 1, 0, true)};

@@ -1,4 +1,4 @@
-// stream_test.cc: the floors do what they say, on every vector width.
+// stream_test.cc: the floors compute what they say, on every vector width.
 // SPDX-License-Identifier: Apache-2.0
 #include "bench/stream.h"
 

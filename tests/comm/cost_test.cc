@@ -28,7 +28,7 @@ Call broadcast_of(std::size_t bytes, int root) {
   return {.kind = Kind::broadcast, .bytes = bytes, .root = root};
 }
 
-// The engine's costs with no latency before the first byte, which has its own test.
+// The engine's costs without the latency before the first byte, which has its own test.
 template <typename CostOf>
 Cost without_lead(CostOf cost_of, const Call& call, int rank, int ranks) {
   Cost cost = cost_of(call, {}, rank, ranks);
@@ -40,12 +40,13 @@ TEST(C10dCost, OfShortSums) {
   const auto cost = [](std::size_t bytes, int rank, int ranks) {
     return without_lead(c10d_cost, sum_of(bytes), rank, ranks);
   };
-  // Three shares of 40 to their owners, then the own sum to three: 240, in two steps, not in six.
+  // Three shares of 40 to their owners, then our own sum to three ranks: 240, in two steps,
+  // not in six.
   EXPECT_EQ(cost(160, 2, 4), (Cost{2, 240, 240, 240}));
-  // Two swap the whole at once.
+  // Two ranks swap the whole buffer in one step.
   EXPECT_EQ(cost(100, 1, 2), (Cost{1, 100, 100, 100}));
-  // 5 elements of 4 bytes among 3: shares of 8, 8 and 4 bytes. Rank 2 sends 16 and twice 4; the
-  // path is that of rank 0, which sends 12 and twice 8.
+  // 5 elements of 4 bytes among 3 ranks: shares of 8, 8 and 4 bytes. Rank 2 sends 16 bytes and
+  // twice 4. The path is that of rank 0, which sends 12 and twice 8.
   EXPECT_EQ(cost(20, 2, 3), (Cost{2, 28, 24, 24}));
   EXPECT_EQ(cost(20, 0, 3), (Cost{2, 28, 28, 28}));
   EXPECT_EQ(share_end(20, 4, 0, 3), 8u);
@@ -53,7 +54,7 @@ TEST(C10dCost, OfShortSums) {
   EXPECT_EQ(share_end(20, 4, 2, 3), 20u);
 }
 
-// Long sums go around: shares of a megabyte at least, of more than two ranks.
+// Long sums go around a ring: with shares of at least a megabyte and more than two ranks.
 TEST(C10dCost, OfLongSums) {
   EXPECT_EQ(without_lead(c10d_cost, sum_of(4 * kMega), 0, 4),
             (Cost{6, 6 * kMega, 6 * kMega, 6 * kMega, kMega / 4}));
@@ -67,7 +68,8 @@ TEST(C10dCost, OfLongSums) {
   EXPECT_EQ(segments_of(kMega), 4u);
 }
 
-// Of 4: the root sends to 1 and 2 at once, both have it after two messages; then 2 sends to 3.
+// With 4 ranks, the root sends to 1 and 2 at once. Both have it after two messages; then 2
+// sends to 3.
 TEST(C10dCost, OfBroadcastsAndBarriers) {
   const auto cost = [](int root, int rank, int ranks) {
     return without_lead(c10d_cost, broadcast_of(10, root), rank, ranks);
@@ -91,7 +93,7 @@ TEST(C10dCost, OfGathersAndPieces) {
             (Cost{1, 107, 5, 107, 0, 1}));
 }
 
-// To rank 0 in two steps of one message, and back as a tree in which 1, not 2, sends to 3.
+// To rank 0 in two steps of one message, and back along a tree in which 1, not 2, sends to 3.
 TEST(MpiCost, OfSums) {
   const auto cost = [](std::size_t bytes, int rank) {
     return mpi_cost(sum_of(bytes), {}, rank, 4);
@@ -100,7 +102,7 @@ TEST(MpiCost, OfSums) {
   EXPECT_EQ(cost(12, 1), (Cost{4, 24 + 36, 12 + 12, 12}));
   EXPECT_EQ(cost(12, 2), (Cost{4, 24 + 36, 12, 12 + 12}));
   EXPECT_EQ(cost(12, 3), (Cost{4, 24 + 36, 12, 12}));
-  // Beyond the eager limit every message asks first.
+  // Beyond the eager limit every message needs a handshake.
   EXPECT_EQ(cost(65536, 0).steps, 4u);
   EXPECT_EQ(cost(65540, 0).steps, 12u);
   EXPECT_EQ(mpi_cost({}, {}, 0, 5), (Cost{.steps = 6})) << "barrier";
@@ -110,10 +112,11 @@ TEST(MpiCost, OfBroadcasts) {
   const auto cost = [](std::size_t bytes, int root, int rank, int ranks) {
     return mpi_cost(broadcast_of(bytes, root), {}, rank, ranks);
   };
-  // Flat up to 4; the agreement beside it is an all-reduce.
+  // Flat for up to 4 ranks. The agreement beside it is an all-reduce.
   EXPECT_EQ(cost(10, 1, 1, 4), (Cost{4, 30, 30, 0}));
   EXPECT_EQ(cost(10, 1, 0, 4), (Cost{4, 30, 0, 10}));
-  // Of 6 the root sends to 1, 2 and 4, then 1 sends to 3 and 5. Root 5 changes places with 0.
+  // With 6 ranks, the root sends to 1, 2 and 4, then 1 sends to 3 and 5. Root 5 swaps
+  // places with 0.
   EXPECT_EQ(cost(10, 5, 5, 6), (Cost{6, 50, 30, 0}));
   EXPECT_EQ(cost(10, 5, 1, 6), (Cost{6, 50, 20, 10}));
   EXPECT_EQ(cost(10, 5, 0, 6), (Cost{6, 50, 0, 10}));
@@ -163,7 +166,7 @@ TEST(Cost, AddsUpToTraffic) {
   EXPECT_EQ(sum.collectives, 2u);
 }
 
-// Whoever sends, somebody receives: over all ranks the two sums are equal. And nobody is done
+// Every byte that is sent is received: over all ranks the two sums are equal. And no rank is done
 // before its own bytes have passed.
 TEST(Cost, LosesNoBytes) {
   for (int ranks = 1; ranks <= 17; ++ranks) {
@@ -182,7 +185,7 @@ TEST(Cost, LosesNoBytes) {
   }
 }
 
-// Threads stand for the messages of c10d.
+// The local engine reports the costs of c10d.
 TEST(Cost, OfLocal) {
   run_local(4, [](Group& group) {
     std::vector<std::byte> data(400), slots(400);

@@ -1,5 +1,6 @@
-// group_laws.h: what every engine must keep. Each law takes a Group, runs on all its ranks at once,
-// and throws an Error that says which law broke where; so threads and mpirun run the same tests.
+// group_laws.h: what every engine must guarantee. Each law takes a Group, runs on all its
+// ranks at once, and throws an Error that says which law failed where. So threads and mpirun
+// run the same tests.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -33,7 +34,8 @@ inline std::size_t size_of_group(const Group& group) {
   return static_cast<std::size_t>(group.size());
 }
 
-// The i-th byte that rank r uses in a test of this seed: every rank can foresee every other's.
+// The i-th byte of rank r in a test with this seed. Every rank can compute every
+// other rank's bytes.
 inline std::byte byte_at(std::uint64_t seed, std::size_t rank, std::size_t i) {
   return static_cast<std::byte>(random_at(seed * 1000 + rank, i));
 }
@@ -108,7 +110,7 @@ inline void all_reduce_is_exact_on_whole_numbers(Group& group, DType type, Reduc
   }
 }
 
-// Magnitudes so different that the order of additions shows in the bits.
+// Magnitudes so different that the order of additions affects the bits.
 inline void all_reduce_is_identical_when_it_rounds(Group& group, DType type, std::size_t count) {
   Buffer data(count * size_of(type));
   for (std::size_t i = 0; i < count; ++i) {
@@ -120,7 +122,8 @@ inline void all_reduce_is_identical_when_it_rounds(Group& group, DType type, std
   require_identical(group, data, std::string("all_reduce that rounds, ") + name_of(type));
 }
 
-// NaNs of different payload, infinities and both zeros: one answer on all ranks, and NaN stays.
+// NaNs with different payloads, infinities and both zeros: one result on all ranks, and
+// NaN stays NaN.
 inline void all_reduce_is_identical_on_special_values(Group& group, ReduceOp op) {
   const auto rank = static_cast<std::uint32_t>(group.rank());
   const float infinity = std::numeric_limits<float>::infinity();
@@ -139,7 +142,7 @@ inline void all_reduce_is_identical_on_special_values(Group& group, ReduceOp op)
   require_identical(group, Buffer(bytes.begin(), bytes.end()), "all_reduce of special values");
 }
 
-// Saturated, not wrapped: the sign of a vote survives.
+// Sums saturate instead of wrapping, so a vote keeps its sign.
 inline void sums_of_i8_saturate(Group& group) {
   Buffer data(2);
   store(data, DType::i8, 0, 100);
@@ -204,8 +207,8 @@ inline void broadcast_copies_the_root(Group& group, std::size_t count) {
   }
 }
 
-// A tree of N ranks carries the bytes N - 1 times, whoever is root; every rank but the root gets
-// them once.
+// A tree of N ranks sends the bytes N - 1 times, whatever the root. Every rank except the root
+// receives them once.
 inline void broadcast_traffic_is_a_tree(Group& group) {
   const Traffic before = group.traffic();
   const int root = group.size() - 1;
@@ -220,7 +223,7 @@ inline void broadcast_traffic_is_a_tree(Group& group) {
   require(group, sent == 100 * (group.size() - 1), "broadcast: bytes sent by all: ", sent);
 }
 
-// traffic() adds up what each collective says that it cost, and what all ranks send all receive.
+// traffic() adds up the reported cost of each collective, and in total all bytes sent are received.
 inline void all_reduce_traffic_is_its_cost(Group& group) {
   Buffer data(size_of_group(group) * 40 + 4);
   const Traffic before = group.traffic();
@@ -237,8 +240,8 @@ inline void all_reduce_traffic_is_its_cost(Group& group) {
   require(group, more == 0, "all_reduce: all send ", more, " bytes more than all receive");
 }
 
-// Several under way, ended in another order on each rank; half of them found done by polling, some
-// never waited for.
+// Several collectives in flight, completed in a different order on each rank. Half of them are
+// polled until done, and some are never waited for.
 inline void collectives_may_end_in_any_order(Group& group) {
   const std::size_t n = size_of_group(group), me = rank_of(group), count = 6, slot = 333;
   std::vector<Buffer> gathered(count, Buffer(n * slot));

@@ -1,5 +1,5 @@
-// link_schedule_test.cc: jitter and outages as functions of number and time; when messages are
-// through, against a slow reference that merges the outages of all links.
+// link_schedule_test.cc: jitter and outages as functions of number and time, and arrival times
+// against a slow reference that merges the outages of all links.
 // SPDX-License-Identifier: Apache-2.0
 #include "thinwire/comm/link_schedule.h"
 
@@ -24,7 +24,7 @@ TEST(LinkJitter, StaysBetweenLatencyAndLatencyPlusJitter) {
     EXPECT_TRUE(six >= 6 * 0.020 && six < 6 * 0.025) << six;
     sum += one;
   }
-  // The slowest of four messages: 4/5 of the jitter in the mean.
+  // The slowest of four messages has 4/5 of the jitter on average.
   EXPECT_NEAR(sum / 2000, 0.020 + 0.005 * 4 / 5, 1e-4);
   EXPECT_EQ(schedule.latency(3, 0), 0);
 }
@@ -79,8 +79,8 @@ TEST(LinkOutages, AreTheSameOnEveryMachine) {
   EXPECT_DOUBLE_EQ(outage.end, 109.65280414255074);
 }
 
-// When these links have been up together for `seconds`: all their outages sorted, one after
-// another.
+// The time at which these links have been up together for `seconds`: walks through all their
+// outages in order.
 double reference(const LinkSchedule& schedule, const std::vector<int>& ranks, double from,
                  double seconds) {
   std::vector<Outage> outages;
@@ -100,7 +100,7 @@ double reference(const LinkSchedule& schedule, const std::vector<int>& ranks, do
 class LinkPassage : public ::testing::TestWithParam<int> {};
 INSTANTIATE_TEST_SUITE_P(Ranks, LinkPassage, ::testing::Values(2, 3, 4, 8));
 
-// Outages long and frequent enough that several ranks' fall into one collective.
+// Outages so long and frequent that several ranks' outages fall into one collective.
 TEST_P(LinkPassage, IsThatOfTheReference) {
   const int ranks = GetParam();
   const LinkSchedule schedule(Link::parse("inf,outage=0.2s/2s,seed=3"), ranks);
@@ -129,7 +129,7 @@ TEST(LinkPassageEdges, NothingPassesWhileALinkIsDown) {
     EXPECT_EQ(schedule.passed(pattern, middle, 0), outage.end);
     EXPECT_EQ(schedule.passed(pattern, outage.begin, 0), outage.end);
     EXPECT_EQ(schedule.passed(pattern, outage.end, 0), outage.end);
-    // Two thirds before, the rest after.
+    // Two thirds before the outage, the rest after it.
     EXPECT_NEAR(schedule.passed(pattern, outage.begin - 0.1, 0.15), outage.end + 0.05, 1e-9);
   }
 }
@@ -139,7 +139,8 @@ TEST(LinkPassageEdges, SteadyLinksAndSingleRanksNeverWait) {
   EXPECT_EQ(LinkSchedule(flaky, 1).passed(Pattern::direct, 3, 500), 503);
 }
 
-// The shortest gaps that can be asked for, from times as long as a training: it ends, and later.
+// The shortest possible gaps, at times as late as a long training: the search ends, and
+// at a later time.
 TEST(LinkPassageEdges, EndsAtAnyTime) {
   const LinkSchedule schedule(Link::parse("inf,outage=1us/2us"), 3);
   for (std::uint64_t i = 0; i < 1000; ++i) {

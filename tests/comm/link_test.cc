@@ -1,4 +1,4 @@
-// link_test.cc: links as text, their prices against sums done by hand, and the emulated delay.
+// link_test.cc: links as text, their costs against sums done by hand, and the emulated delay.
 // SPDX-License-Identifier: Apache-2.0
 #include "thinwire/comm/link.h"
 
@@ -104,30 +104,29 @@ TEST(LinkText, SaysWhatOutagesAndSeedsNeed) {
               std::string::npos)
         << text;
   }
-  EXPECT_NE(error_of("1gbit,20ms,seed=7").find("a seed needs jitter or an outage"),
+  EXPECT_NE(error_of("1gbit,20ms,seed=7").find("a seed has no effect without jitter or an outage"),
             std::string::npos);
 }
 
 TEST(LinkPrice, ByHand) {
   const Link link = Link::parse("8mbit,10ms");  // 1e6 bytes per second
-  // In frames of 1514 bytes, of which 1448 are ours.
+  // Frames of 1514 bytes carry 1448 of ours.
   EXPECT_DOUBLE_EQ(link.wire_seconds(144'800), 0.1514);
-  // Two steps, each with its latency; the bytes of the path, whoever sends them.
+  // Two steps, each with its latency, plus the bytes of the path, whoever sends them.
   EXPECT_DOUBLE_EQ(link.seconds({.steps = 2, .path = 144'800, .sent = 7}), 0.020 + 0.1514);
   EXPECT_DOUBLE_EQ(link.seconds({.steps = 2, .path = 144'800, .lead = 3}), 0.050 + 0.1514);
   EXPECT_EQ(link.seconds({}), 0);
 }
 
-// Six steps of 144800 bytes, each of which begins after a piece of the one before. The latency
-// hides behind the bytes, up to that of the last step, until it is as long as what is left of a
-// step.
+// Six steps of 144800 bytes, each of which begins after a piece of the previous one. The latency
+// overlaps with the bytes, except that of the last step, until it is as long as the rest of a step.
 TEST(LinkPrice, LatencyHidesBehindLongSteps) {
   const Cost ring{.steps = 6, .path = 6 * 144'800, .piece = 14'480};
   EXPECT_DOUBLE_EQ(Link::parse("8mbit,10ms").seconds(ring), 6 * 0.1514 + 0.010);
   EXPECT_DOUBLE_EQ(Link::parse("8mbit,130ms").seconds(ring), 6 * 0.1514 + 0.130);
   EXPECT_DOUBLE_EQ(Link::parse("8mbit,200ms").seconds(ring), 6 * (0.01514 + 0.200));
   Cost late = ring;
-  late.lead = 2;  // comes before all bytes, and hides behind none
+  late.lead = 2;  // before all bytes, so it overlaps with none
   EXPECT_DOUBLE_EQ(Link::parse("8mbit,10ms").seconds(late), 6 * 0.1514 + 0.030);
 }
 
@@ -153,8 +152,8 @@ void run_emulated(int size, const std::string& link, const std::function<void(Gr
   for (const auto& error : errors) EXPECT_EQ(error, "");
 }
 
-// At least the price, always; and in the best of a few tries not much more, since on a loaded
-// machine a single try may be late. Sanitizers are slower than the links of these tests.
+// At least the cost, always. The best of a few attempts takes not much more, because on a loaded
+// machine a single attempt may be late. Sanitizers are slower than the links of these tests.
 template <typename Body>
 void require_time(Group& group, double price, const char* what, Body body) {
   double best = 1e9;
@@ -189,7 +188,7 @@ TEST_P(Emulated, TakesTheTimeOfTheLink) {
     laws::Buffer data(bytes), mine(bytes), outgoing(n * bytes), slots(n * bytes);
     std::vector<std::size_t> sizes(n);
     const std::vector<std::size_t> pieces(n, bytes / 10);
-    const std::size_t sent = group.rank() == 0 ? bytes : 10;  // all pay for the largest
+    const std::size_t sent = group.rank() == 0 ? bytes : 10;  // all ranks pay for the largest
     std::vector<std::size_t> largest(n, bytes), tenth(n, bytes / 10);
     const auto price = [&](const Call& call, const Operands& operands) {
       return link.seconds(c10d_cost(call, operands, 0, group.size()));
@@ -217,7 +216,7 @@ TEST_P(Emulated, KeepsTheLawsWhenUnsteady) {
   });
 }
 
-// Two at once: their bytes queue, their latencies overlap. Waited for in either order.
+// Two at once: their bytes queue, their latencies overlap. They are waited for in either order.
 TEST(EmulatedQueue, BandwidthQueuesAndLatencyOverlaps) {
   run_emulated(2, "8mbit,30ms", [](Group& group) {
     const std::size_t bytes = 30'000;  // 30 ms to one other rank, and twice the latency
@@ -245,9 +244,9 @@ TEST(EmulatedQueue, BandwidthQueuesAndLatencyOverlaps) {
   });
 }
 
-// On a link that is not steady a collective begins for all ranks when the last one issues it.
+// On an unsteady link a collective begins for all ranks when the last rank issues it.
 TEST(EmulatedQueue, UnsteadyBeginsWithTheLastRank) {
-  Clock::time_point issued;  // by rank 1, which rank 0 reads after the collective
+  Clock::time_point issued;  // by rank 1; rank 0 reads it after the collective
   run_emulated(2, "inf,20ms,jitter=1us", [&](Group& group) {
     group.barrier().wait();
     if (group.rank() == 1) {
@@ -258,7 +257,8 @@ TEST(EmulatedQueue, UnsteadyBeginsWithTheLastRank) {
     laws::require(group, group.traffic().sent <= 16, "traffic under way ", group.traffic().sent);
     pending.wait();
     laws::require(group, group.traffic().sent == 0 && group.traffic().collectives == 2, "traffic");
-    // Half of it: ranks agree on the schedule's beginning to within their wake-up from a barrier.
+    // Half of it, because ranks agree on the start of the schedule only to within their wake-up
+    // from a barrier.
     laws::require(group, since(issued) >= 0.010, since(issued), " s after the last rank issued it");
   });
 }
@@ -282,7 +282,7 @@ TEST(EmulatedQueue, SaysSoInItsName) {
             "local over an emulated 100mbit,20ms");
 }
 
-// The error of the inner engine comes through, and what was dropped does no harm.
+// The error of the inner engine is passed on, and dropped work does no harm.
 TEST(EmulatedQueue, FailureComesThrough) {
   auto groups = make_local_groups(2, {.timeout = std::chrono::milliseconds(20)});
   auto group = emulate_link(std::move(groups[0]), Link::parse("inf,1ms"));

@@ -1,4 +1,4 @@
-// local_test.cc: the laws of groups on threads, and what ranks are told when one goes wrong.
+// local_test.cc: the laws of groups on threads, and the errors that ranks get when one fails.
 // SPDX-License-Identifier: Apache-2.0
 #include "thinwire/comm/local.h"
 
@@ -23,10 +23,10 @@ TEST_P(Local, Gather) { run_local(GetParam(), laws::gather_laws); }
 TEST_P(Local, Broadcast) { run_local(GetParam(), laws::broadcast_laws); }
 TEST_P(Local, Order) { run_local(GetParam(), laws::order_laws); }
 
-// Sums in rank order: the one answer that does not depend on who comes when.
+// Sums in rank order: the only result that does not depend on who arrives when.
 TEST_P(Local, ReducesInRankOrder) {
   run_local(GetParam(), [](Group& group) {
-    // Ranks 0 and 1 cancel exactly, but only when nobody comes between them.
+    // Ranks 0 and 1 cancel exactly, but only if they are added one after the other.
     const auto value = [](int rank) {
       return rank == 0 ? 1e8f : rank == 1 ? -1e8f : 0.3f + static_cast<float>(rank);
     };
@@ -42,7 +42,7 @@ TEST_P(Local, ReducesInRankOrder) {
   });
 }
 
-// The text each rank ends with; empty when it ended well.
+// The error text of each rank; empty if it succeeded.
 std::vector<std::string> errors_of(int size, const std::function<void(Group&)>& body,
                                    std::chrono::milliseconds timeout = 10s) {
   std::vector<std::string> texts(static_cast<std::size_t>(size));
@@ -66,8 +66,8 @@ void expect_parts(const std::string& text, const std::vector<std::string>& parts
     EXPECT_NE(text.find(part), std::string::npos) << "'" << part << "' is not in: " << text;
 }
 
-// Runs `usual` on all ranks but the last, `odd` there; every rank must name the odd one and both
-// descriptions.
+// Runs `usual` on all ranks except the last, and `odd` there. Every rank must name the odd one and
+// both descriptions.
 void expect_mismatch(const std::function<Pending(Group&)>& usual,
                      const std::function<Pending(Group&)>& odd, const std::string& usual_text,
                      const std::string& odd_text) {
@@ -75,14 +75,14 @@ void expect_mismatch(const std::function<Pending(Group&)>& usual,
     const auto texts = errors_of(size, [&](Group& group) {
       group.barrier().wait();
       (group.rank() == size - 1 ? odd(group) : usual(group)).wait();
-      group.barrier().wait();  // whoever learnt nothing above must learn it here
+      group.barrier().wait();  // a rank without an error so far must get one here
     });
     for (const auto& text : texts)
       expect_parts(text, {usual_text, odd_text, "rank " + std::to_string(size - 1), "#1 differs"});
   }
 }
 
-// Memory of these tests is per thread, so that a late rank never meets freed bytes.
+// The memory of these tests is per thread, so that a late rank never touches freed bytes.
 laws::Buffer& scratch(std::size_t count) {
   thread_local laws::Buffer buffer;
   buffer.assign(count, std::byte{});
@@ -174,7 +174,7 @@ TEST(LocalFailure, FailingRankIsNamedAtOnce) {
   EXPECT_EQ(texts[2], "out of luck");
 }
 
-// The rank fails with a collective under way, whose buffer dies with its stack.
+// The rank fails with a collective in flight, whose buffer dies with its stack.
 TEST(LocalFailure, UnwindingRankTakesItsBuffersOut) {
   for (int round = 0; round < 50; ++round) {
     const auto texts = errors_of(3, [&](Group& group) {
@@ -217,7 +217,7 @@ TEST(LocalFailure, WaitThrowsAgain) {
   EXPECT_THROW(pending.wait(), Error);
 }
 
-// A rank that gave up must not be written to by one that comes late.
+// A late rank must not write to a rank that gave up.
 TEST(LocalFailure, LateRankDoesNotTouchBuffersOfThoseWhoLeft) {
   auto groups = make_local_groups(2, {.timeout = 20ms});
   {

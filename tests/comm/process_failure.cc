@@ -1,5 +1,5 @@
-// process_failure.cc: a rank misbehaves, and the others must end with an error that names it.
-//     process_failure SCENARIO CULPRIT        under launch.py, which reads their words
+// process_failure.cc: one rank misbehaves, and the others must end with an error that names it.
+//     process_failure SCENARIO CULPRIT        under launch.py, which checks their output
 // SPDX-License-Identifier: Apache-2.0
 #include <csignal>
 #include <cstdio>
@@ -33,13 +33,13 @@ void reduce(Group& group, std::size_t bytes) {
   group.all_reduce(data, DType::f32, ReduceOp::sum, {}).wait();
 }
 
-// The stopped rank is silent; the kernel keeps its connections open.
+// The stopped rank is silent, but the kernel keeps its connections open.
 void stop_before_reduce(Group& group) {
   if (culprit(group)) std::raise(SIGSTOP);
   reduce(group, 400'000);
 }
 
-// So long that c10d goes around a ring, where nobody but its neighbour waits for the silent rank.
+// So long that c10d uses a ring, where only its neighbour waits for the silent rank.
 void stop_before_long_reduce(Group& group) {
   if (culprit(group)) std::raise(SIGSTOP);
   reduce(group, 8'000'000);
@@ -50,8 +50,8 @@ void stop_before_gather(Group& group) {
   gather(group, 1000, 1000);
 }
 
-// Alive and late: named as silent too, for nobody can tell. The others give up after 2 s and a roll
-// call.
+// Alive but late. It is named as silent too, because nobody can tell the difference. The others
+// give up after 2 s and a roll call.
 void late(Group& group) {
   if (culprit(group)) std::this_thread::sleep_for(std::chrono::seconds(6));
   group.barrier().wait();
@@ -62,13 +62,13 @@ void killed(Group& group) {
   reduce(group, 400);
 }
 
-// A write to a rank that is gone raises this, if it comes before the news.
+// A write to a lost rank raises this signal if it comes before the news.
 void broken_pipe(Group& group) {
   std::raise(culprit(group) ? SIGKILL : SIGPIPE);
   reduce(group, 400);
 }
 
-// Long enough that the others are in the midst of it, where it may not even have come to it.
+// Long enough that the others are in the middle of it, while this rank may not have reached it.
 void killed_inside(Group& group) {
   laws::Buffer data(100'000'000);
   Pending sum = group.all_reduce(data, DType::f32, ReduceOp::sum, {});
@@ -104,7 +104,7 @@ void other_slot(Group& group) {
 
 void too_long(Group& group) { gather(group, 100, culprit(group) ? 101 : 100); }
 
-// Whoever catches the first error meets it again in every later call.
+// A program that catches the first error gets it again from every later call.
 void goes_on(Group& group) {
   if (culprit(group)) std::raise(SIGSTOP);
   try {
@@ -142,7 +142,7 @@ int body(int argc, char** argv, Group& patient) {
   if (argc != 3) fail("expected a scenario and a rank, got ", argc - 1, " arguments");
   const Scenario scenario = scenarios.at(argv[1]);
   culprit_rank = std::stoi(argv[2]);
-  // Starting may take long on a busy machine. When all are here, two seconds are long.
+  // Starting may take long on a busy machine. Once all ranks are here, two seconds are a long time.
   patient.barrier().wait();
   const auto group = testing::make_group({.timeout = std::chrono::seconds(2)});
   reduce(*group, 40);

@@ -1,4 +1,4 @@
-// process_laws.cc: the laws of groups between processes: as they are, in small pieces, over a slow
+// process_laws.cc: the laws of groups between processes: plain, in small pieces, and over a slow
 // link.
 // SPDX-License-Identifier: Apache-2.0
 #include <algorithm>
@@ -22,14 +22,14 @@ void all_laws(Group& group) {
   laws::all_reduce_laws(group);
 }
 
-// Whole shares, several segments, and no multiple of either.
+// Whole shares and several segments, but a multiple of neither.
 void long_all_reduce(Group& group) {
   laws::all_reduce_is_exact_on_whole_numbers(group, DType::f32, ReduceOp::sum, 1'234'567);
   laws::all_reduce_is_identical_when_it_rounds(group, DType::f16, 765'431);
 }
 
-// c10d adds share s of a buffer in the order of ranks s, s + 1, ..., s - 1, whichever way the bytes
-// take: by shares, around a ring (from a megabyte per rank on), or swapped by two.
+// c10d adds share s of a buffer in the order of ranks s, s + 1, ..., s - 1, whatever the algorithm:
+// by shares, around a ring (from a megabyte per rank on), or swapped between two ranks.
 void order_of_additions(Group& group, std::size_t count) {
   const std::size_t n = laws::size_of_group(group), bytes = count * sizeof(float);
   std::vector<float> mine(count);
@@ -63,7 +63,7 @@ void require_cost(const Group& group, Pending pending, const Cost& expected, con
                 expected.path, "; sent ", cost.sent, " and received ", cost.received);
 }
 
-// Every engine tells what it does: the emulated link has its prices from here.
+// Every engine reports what it really does, because the emulated link gets its costs from here.
 void costs(Group& group) {
   const std::size_t n = laws::size_of_group(group);
   const auto& cost_of = group.name() == "mpi"    ? mpi_cost
@@ -98,13 +98,13 @@ int body(Group& group) {
   long_all_reduce(group);
   if (group.name() == "c10d") {
     order_of_additions(group, 1001);
-    if (group.size() <= 3)  // of 8, all would gather much
+    if (group.size() <= 3)  // with 8 ranks this would be too much data
       order_of_additions(group, laws::size_of_group(group) * 262'144 + 5);
   }
-  // Pieces of 4 KiB, as messages beyond 2^31 bytes have them under MPI. A law of 35003 elements has
+  // Pieces of 4 KiB, like messages beyond 2^31 bytes under MPI. A law with 35003 elements has
   // dozens.
   if (group.name() == "mpi") all_laws(*testing::make_group({.piece_bytes = 4096}));
-  // Groups that meet at the same address while the first one lives.
+  // Groups that meet at the same address while the first one exists.
   const auto slow = emulate_link(testing::make_group(), Link::parse("1gbit,100us"));
   laws::order_laws(*slow);
   laws::require(group, slow->name() == group.name() + " over an emulated 1gbit,100us",

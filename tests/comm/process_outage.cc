@@ -1,5 +1,5 @@
-// process_outage.cc: between processes, the outage of one rank's link holds a collective up on all
-// ranks; its data is right, and agreeing on the time counts as no traffic.
+// process_outage.cc: between processes, the outage of one rank's link delays a collective on all
+// ranks. The data is correct, and the agreement on times does not count as traffic.
 // SPDX-License-Identifier: Apache-2.0
 #include <chrono>
 #include <cstdlib>
@@ -18,9 +18,9 @@ Clock::duration seconds(double value) {
   return std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(value));
 }
 
-// The schedule begins while the first collective is issued, so between `before` and `after`:
-// waiting from `after` on we are surely inside the outage or later, and from `before` on it surely
-// took until its end. However slow the machine is.
+// The schedule begins while the first collective is issued, so between `before` and `after`.
+// Counted from `after`, we are certainly inside the outage or later. Counted from `before`, the
+// collective certainly took until its end. This holds however slow the machine is.
 struct Beginning {
   Clock::time_point before, after;
 };

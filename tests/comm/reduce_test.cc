@@ -1,4 +1,4 @@
-// reduce_test.cc: the arithmetic of all-reduce: exact where it can be, commutative bit for bit.
+// reduce_test.cc: the arithmetic of all-reduce: exact where possible, commutative bit for bit.
 // SPDX-License-Identifier: Apache-2.0
 #include "thinwire/comm/reduce.h"
 

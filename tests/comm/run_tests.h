@@ -1,4 +1,4 @@
-// run_tests.h: the main() of a program of tests that all ranks run side by side.
+// run_tests.h: the main() of a test program that all ranks run together.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 

@@ -1,5 +1,5 @@
-// atomo_test.cc: chances, bytes and bad bytes of atomo; that it is right on average is a law of all
-// such schemes.
+// atomo_test.cc: probabilities, bytes and bad bytes of atomo. That it is right on average is a law
+// of all such schemes.
 // SPDX-License-Identifier: Apache-2.0
 #include "thinwire/compress/atomo.h"
 
@@ -67,7 +67,7 @@ TEST(Atomo, KnownBytes) {
   EXPECT_TRUE(same_bits(back, x));
 }
 
-// More triplets than pay: their sum travels.
+// With more triplets than are worthwhile, their sum is sent.
 TEST(Atomo, WholeWhereThatIsSmaller) {
   const auto x = gradient(Shape::normal, 17, 3);
   const auto codec = make_atomo_codec(4, small);
@@ -111,7 +111,7 @@ TEST(Atomo, TooLargeForAFloatVoidsTheStep) {
   EXPECT_EQ(out[0], std::byte{0});
 }
 
-// As many triplets as the budget says, on average.
+// Sends as many triplets as the budget says, on average.
 TEST(Atomo, SendsTheBudgetOnAverage) {
   const Bucket bucket{0, {{"w", 0, 20 * 30, {20, 30}}}};
   const auto codec = make_atomo_codec(3, bucket);

@@ -1,4 +1,4 @@
-// basis_test.cc: orthonormal vectors out of good, nearly parallel, dependent and zero ones.
+// basis_test.cc: orthonormal vectors from good, nearly parallel, dependent and zero vectors.
 // SPDX-License-Identifier: Apache-2.0
 #include "thinwire/compress/basis.h"
 
@@ -60,7 +60,7 @@ TEST(Basis, NearlyParallelVectorsAreStillOrthogonal) {
   for (std::size_t i = length; i < x.size(); ++i) x[i] = x[i % length] + 1e-6f * x[i];
   orthonormalise(basis_of(x), std::nullopt);
   expect_orthonormal(x);
-  // As alike as floats can be: here one pass of projection would leave some 1e-5 between them.
+  // As similar as floats can be: here one pass of projection would leave about 1e-5 between them.
   x = gradient(Shape::normal, rank * length, 3);
   for (std::size_t i = length; i < x.size(); ++i) x[i] = x[i % length];
   for (std::size_t k = 0; k < rank; ++k) {

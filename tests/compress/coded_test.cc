@@ -1,4 +1,4 @@
-// coded_test.cc: memory around a codec: the recurrences of coded.h, undo, hostile frames; and
+// coded_test.cc: memory around a codec: the recurrences of coded.h, undo, hostile frames. Also
 // codecs by pieces: any number of threads, all ranks at once.
 // SPDX-License-Identifier: Apache-2.0
 #include "thinwire/compress/coded.h"
@@ -18,7 +18,7 @@ using testing::Shape;
 
 constexpr std::size_t bucket_size = 700;
 
-// One worker: what it sent, as decoded, and its state.
+// One worker: its decoded message and its state.
 struct Worker {
   explicit Worker(const std::string& config, std::size_t elements = bucket_size)
       : compressor(
@@ -71,7 +71,7 @@ TEST(Coded, MemoryNoneKeepsNothing) {
   EXPECT_TRUE(worker.state().empty());
 }
 
-// A step that did not take place leaves the gradient in the residual.
+// A skipped step leaves the gradient in the residual.
 TEST(Coded, UndoPutsBackWhatWasSent) {
   for (const char* config :
        {"int8", "natural:memory=residual", "qsgd:form=coded,memory=residual"}) {
@@ -85,7 +85,8 @@ TEST(Coded, UndoPutsBackWhatWasSent) {
   }
 }
 
-// Frames of another step, and payloads of another length, are refused with the rank that sent them.
+// Frames of another step and payloads of another length are rejected, and the error names the rank
+// that sent them.
 TEST(Coded, NamesTheRankWhoseBytesAreWrong) {
   const Bucket bucket = Bucket::single(0, "w", bucket_size),
                other = Bucket::single(0, "w", bucket_size - 1);
@@ -107,7 +108,7 @@ TEST(Coded, NamesTheRankWhoseBytesAreWrong) {
   }
 }
 
-// Pieces and tiles change no bit: of the payload, of the residual, of the average.
+// Pieces and tiles change no bit of the payload, the residual or the average.
 TEST(Coded, AnyNumberOfThreadsGivesTheSameBits) {
   constexpr std::size_t large = 400'001;  // enough for three pieces
   const auto g = gradient(Shape::heavy, large, 1);

@@ -1,5 +1,5 @@
-// csc_test.cc: coarse-grained sparse communication against a model of it in double precision, and
-// the corners that the laws of all schemes do not reach.
+// csc_test.cc: coarse-grained sparse communication against a model in double precision, and corner
+// cases that the laws of all schemes do not reach.
 // SPDX-License-Identifier: Apache-2.0
 #include <algorithm>
 #include <numeric>
@@ -12,7 +12,7 @@ namespace {
 
 using namespace testing;
 
-// All workers of one bucket, by the paper: no chunk is cleared late, nothing is packed.
+// All workers of one bucket, as in the paper: no chunk is cleared late, nothing is packed.
 class Oracle {
  public:
   Oracle(std::size_t count, std::size_t chunk, std::size_t wanted, bool nesterov, bool previous,
@@ -77,7 +77,7 @@ class Oracle {
 };
 
 TEST(Csc, IsThePapers) {
-  const std::size_t count = 1003, chunk = 10, wanted = 15;  // 101 chunks, the last of 3
+  const std::size_t count = 1003, chunk = 10, wanted = 15;  // 101 chunks, the last one of 3
   for (const bool nesterov : {false, true}) {
     for (const bool previous : {false, true}) {
       for (const int warmup : {0, 4}) {
@@ -140,7 +140,7 @@ TEST(Csc, LawsHoldAcrossTheWarmup) {
   }
 }
 
-// Equal norms: the lower number goes first, and what went comes to its end.
+// Equal norms: the lower number goes first, and all of it arrives in the end.
 TEST(Csc, TiesGoByNumber) {
   run_local(2, [](Group& group) {
     const std::size_t count = 640;  // 64 chunks of ten, eight of them a step
@@ -155,7 +155,7 @@ TEST(Csc, TiesGoByNumber) {
   });
 }
 
-// A last chunk of one element competes by its mean: by its sum it would wait for ever.
+// A last chunk of one element competes by its mean. By its sum it would wait forever.
 TEST(Csc, ShortLastChunkDoesNotStarve) {
   run_local(1, [](Group& group) {
     const std::size_t count = 64 * 16 + 1;
@@ -171,8 +171,8 @@ TEST(Csc, ShortLastChunkDoesNotStarve) {
   });
 }
 
-// A step that another bucket made void leaves u and v as if nothing had been sent, bit for bit, and
-// the next step chooses as the void one did.
+// When another bucket makes a step skipped, u and v stay as if nothing had been sent, bit for bit,
+// and the next step makes the same choice.
 TEST(Csc, VoidStepRestoresMemory) {
   const std::vector<Bucket> buckets = {Bucket::single(0, "a", 900), Bucket::single(1, "b", 900)};
   for (const char* select : {"current", "previous"}) {
@@ -195,7 +195,7 @@ TEST(Csc, VoidStepRestoresMemory) {
         if (group.rank() == 0) {
           EXPECT_TRUE(same_bits(after.at("a/u").values, u));
           EXPECT_TRUE(same_bits(after.at("a/v").values, v));
-        } else {  // whose gradient was bad
+        } else {  // this rank's gradient was bad
           EXPECT_EQ(norm(after.at("a/u").values), 0);
           for (std::size_t i = 0; i < 900; ++i)
             ASSERT_NEAR(after.at("a/v").values[i], before.at("a/v").values[i], 1e-5);
@@ -208,7 +208,7 @@ TEST(Csc, VoidStepRestoresMemory) {
   }
 }
 
-// What f16 cannot hold goes in instalments instead of voiding every step from now on.
+// Values too large for f16 are sent in instalments, instead of skipping every step from now on.
 TEST(Csc, LargeValuesInHalvesArriveInTheEnd) {
   run_local(3, [](Group& group) {
     Exchange exchange(group, {Bucket::single(0, "w", 10)},

@@ -1,5 +1,5 @@
-// eigen_test.cc: eigenvalues and eigenvectors of awkward symmetric matrices: orthonormal, true to
-// the matrix, as Jacobi's slow method finds them, and the same bits with every vector width.
+// eigen_test.cc: eigenvalues and eigenvectors of awkward symmetric matrices: orthonormal, accurate,
+// equal to those of Jacobi's slow method, and the same bits with every vector width.
 // SPDX-License-Identifier: Apache-2.0
 #include "thinwire/compress/eigen.h"
 
@@ -57,8 +57,8 @@ SymmetricEigen decompose(const Square& square) {
   return SymmetricEigen(std::move(matrix), square.n);
 }
 
-// The eigenvalues by Jacobi's method, ascending: rows and columns p and q are turned until each
-// pair is zero.
+// The eigenvalues by Jacobi's method, ascending: rotates rows and columns p and q until each
+// off-diagonal pair is zero.
 std::vector<double> slow_values(Square a) {
   const double negligible = 1e-17 * a.norm();
   for (int round = 0; round < 60; ++round) {
@@ -85,7 +85,7 @@ std::vector<double> slow_values(Square a) {
   return values;
 }
 
-// Z Z^T is one, and G Z^T is Z^T times the values: to 1e-13 of the norm.
+// Z Z^T is the identity, and G Z^T is Z^T times the values, to 1e-13 of the norm.
 void expect_sound(const Square& square) {
   const std::size_t n = square.n;
   const SymmetricEigen eigen = decompose(square);
@@ -125,7 +125,7 @@ void expect_all(const char* name, const Square& square) {
 
 TEST(Eigen, AwkwardMatrices) {
   for (const std::size_t n : {1u, 2u, 3u, 7u, 8u, 9u, 16u, 33u, 40u, 300u}) {
-    if (testing::sanitized && n > 40) break;  // every access is there in small matrices
+    if (testing::sanitized && n > 40) break;  // small matrices already have every kind of access
     const auto noise = gradient(Shape::normal, n * n, 3);
     expect_all("any signs", symmetric(n, [&](auto i, auto j) { return noise[i * n + j]; }));
     expect_all("full rank", gram(n, n));
@@ -142,7 +142,7 @@ TEST(Eigen, AwkwardMatrices) {
     expect_all("graded", symmetric(n, [&](auto i, auto j) {
                  return std::pow(10.0, -0.5 * static_cast<double>(i + j)) * noise[i * n + j];
                }));
-    // Pairs of values that agree to many digits, and yet no element beside the diagonal is small.
+    // Pairs of values that agree to many digits, although no off-diagonal element is small.
     expect_all("Wilkinson's", symmetric(n, [&](auto i, auto j) {
                  const std::size_t middle = n / 2;
                  if (i == j) return static_cast<double>(i > middle ? i - middle : middle - i);

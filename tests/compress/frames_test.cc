@@ -16,7 +16,7 @@ namespace {
 constexpr std::size_t slot = block_header_bytes + 4;
 const Bucket bucket = Bucket::single(3, "w", 100);
 
-// Three ranks' frames with a payload of four bytes, of which a test changes some.
+// The frames of three ranks with a payload of four bytes. A test changes some of them.
 struct Gathered {
   std::array<FrameHeader, 3> headers;
   std::vector<std::byte> bytes = std::vector<std::byte>(3 * slot);

@@ -27,7 +27,7 @@ std::string frame_of(const std::string& config, std::vector<float> gradient) {
   return to_hex(ConstBytes(out).first(size));
 }
 
-// The blocks of the document are these files: tests/wire compares them.
+// The blocks of the document are these files; tests/wire compares them.
 TEST(GoldenSigns, EncodersWriteThem) {
   const std::vector<float> g = {1, -2, 0, 3, -4, 0.5f, 0.25f, -0.75f, 1.25f, 2, -1};
   EXPECT_EQ(frame_of("onebit", g), read_text("tests/wire/golden/onebit.hex"));

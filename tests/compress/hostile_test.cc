@@ -1,5 +1,5 @@
-// hostile_test.cc: payloads that no encoder writes are refused by every scheme that gathers blocks:
-// set padding bits, and numbers that decode to an average that is not finite.
+// hostile_test.cc: every scheme that gathers blocks rejects payloads that no encoder writes: set
+// padding bits, and numbers that decode to a non-finite average.
 // SPDX-License-Identifier: Apache-2.0
 #include <gtest/gtest.h>
 
@@ -16,7 +16,7 @@ using namespace testing;
 
 static constexpr float largest_float = std::numeric_limits<float>::max();
 
-// One worker's frame of `elements` ordinary numbers, whose payload may be changed and sealed again.
+// One worker's frame of `elements` ordinary numbers. Its payload can be changed and sealed again.
 struct Frame {
   Frame(const std::string& config, std::size_t elements)
       : compressor(
@@ -53,7 +53,7 @@ TEST(Hostile, SetPaddingBitsAreRefused) {
     frame.payload().back() |= std::byte{0x80};
     EXPECT_EQ(frame.decode().code, Code::bad_value) << config;
   }
-  for (const char* config : {"qsgd:bits=8", "qsgd:bits=4"}) {  // of the signs, before the levels
+  for (const char* config : {"qsgd:bits=8", "qsgd:bits=4"}) {  // padding of the signs
     Frame frame(config, 125);
     frame.payload()[4 + 15] |= std::byte{0x80};
     EXPECT_EQ(frame.decode().code, Code::bad_value) << config;
@@ -66,7 +66,7 @@ TEST(Hostile, LevelsOfNoNormAreRefused) {
   EXPECT_EQ(frame.decode().code, Code::bad_value);
 }
 
-// Whatever is accepted is finite.
+// Every accepted payload is finite.
 TEST(Hostile, ExtremeNumbersAreRefusedOrFinite) {
   const auto finite = [](const Frame& frame) {
     return std::all_of(frame.average.begin(), frame.average.end(),
@@ -102,7 +102,7 @@ TEST(Hostile, NormsBeyondTheirLevelsAreRefused) {
   }
 }
 
-// Finite numbers whose product is not.
+// Finite numbers with a non-finite product.
 TEST(Hostile, AtomoTripletsBeyondFloatAreRefused) {
   const auto codec = make_atomo_codec(1, Bucket{0, {{"w", 0, 16, {4, 4}}}});
   const auto verdict = [&](float scale, float u, float v) {
@@ -121,7 +121,7 @@ TEST(Hostile, AtomoTripletsBeyondFloatAreRefused) {
   EXPECT_EQ(verdict(-2, 1, 1), Code::bad_value);
 }
 
-// Lengths are 32 bits on the wire. Nothing of such a size is allocated here.
+// Lengths are 32 bits on the wire. No memory of such a size is allocated here.
 TEST(LongBlock, IsRefusedBeforeTheFirstStep) {
   const std::size_t most = 0xffffffff;
   for (const char* config : {"natural", "natural:memory=momentum", "int8:memory=residual",
@@ -145,7 +145,7 @@ TEST(LongBlock, IsNotSealed) {
             std::string::npos);
 }
 
-// Every scheme, option and variant against what its state shows.
+// Compares every scheme, option and variant with its state.
 TEST(KeepsResidual, IsWhatTheStateShows) {
   std::vector<Config> configs = law_configs();
   for (const Scheme* scheme : schemes()) {

@@ -10,7 +10,7 @@ using namespace testing;
 
 const Bucket one_matrix{0, {{"w", 0, 30 * 50, {30, 50}}}};
 
-// u v^T, so many of them.
+// The sum of this many products u v^T.
 std::vector<float> low_rank_gradient(std::size_t rank, std::uint64_t seed) {
   std::vector<float> values(30 * 50);
   for (std::size_t k = 0; k < rank; ++k) {
@@ -21,7 +21,7 @@ std::vector<float> low_rank_gradient(std::size_t rank, std::uint64_t seed) {
   return values;
 }
 
-// A gradient of rank r arrives whole, at once, whatever Q was.
+// A gradient of rank r arrives exactly in one step, whatever Q was.
 TEST(PowerSgd, GradientsOfThatRankAreExact) {
   run_local(3, [](Group& group) {
     Exchange exchange(group, {one_matrix}, Config::parse("powersgd:rank=2"));
@@ -34,8 +34,9 @@ TEST(PowerSgd, GradientsOfThatRankAreExact) {
   });
 }
 
-// Warm start finds the leading directions: the error of a steady gradient shrinks to the best
-// possible. Without feedback's help: one step's average against the gradient, error cleared.
+// Warm start finds the leading directions: for a constant gradient the error shrinks to the best
+// possible. Feedback does not help here: one step's average is compared with the gradient, with the
+// error cleared.
 TEST(PowerSgd, WarmStartIteratesTowardsTheBestSubspace) {
   run_local(1, [](Group& group) {
     Exchange exchange(group, {one_matrix}, Config::parse("powersgd:rank=2"));
@@ -59,8 +60,8 @@ TEST(PowerSgd, WarmStartIteratesTowardsTheBestSubspace) {
   });
 }
 
-// A layer whose gradient is zero for a while is zero, not NaN, and comes back when the gradient
-// does.
+// While a layer's gradient is zero, the result is zero, not NaN. The subspace recovers when the
+// gradient returns.
 TEST(PowerSgd, ZeroGradientsDoNotKillTheSubspace) {
   for (const char* options : {"powersgd:rank=2", "powersgd:rank=2,warm_start=off"}) {
     run_local(2, [&](Group& group) {
@@ -78,7 +79,7 @@ TEST(PowerSgd, ZeroGradientsDoNotKillTheSubspace) {
   }
 }
 
-// P is of the gradient's own scale, so neither tiny nor large gradients leave the range of f32.
+// P has the scale of the gradient, so neither tiny nor large gradients leave the range of f32.
 TEST(PowerSgd, AnyScaleOfGradients) {
   for (const float scale : {1e-25f, 1e25f}) {
     run_local(2, [&](Group& group) {
@@ -95,7 +96,7 @@ TEST(PowerSgd, AnyScaleOfGradients) {
   }
 }
 
-// Each matrix by itself: two alike in shape, one a thousand times the other.
+// Each matrix separately: two of equal shape, one a thousand times larger.
 TEST(PowerSgd, MatricesOfOneShapeDoNotMix) {
   const Bucket two{0, {{"a", 0, 1500, {30, 50}}, {"b", 1500, 1500, {30, 50}}}};
   run_local(1, [&](Group& group) {
@@ -109,8 +110,8 @@ TEST(PowerSgd, MatricesOfOneShapeDoNotMix) {
   });
 }
 
-// What a worker keeps of its own is orthogonal to all that was sent; what the average lacks of it
-// is not, unless the worker is alone.
+// With its own error, a worker's residual is orthogonal to everything that was sent. With the error
+// of the average it is not, unless the worker is alone.
 TEST(PowerSgd, ErrorIsOfTheAverageOrOfTheWorkersOwn) {
   for (const std::string error : {"average", "local"}) {
     run_local(2, [&](Group& group) {
@@ -171,8 +172,8 @@ TEST(PowerSgd, WarmupIsTheMean) {
   });
 }
 
-// A step voided by another bucket, after this one was done with it: Q is as it was, and the error
-// has the whole gradient.
+// Another bucket makes the step skipped after this bucket has finished it: Q is restored, and the
+// error has the whole gradient.
 TEST(PowerSgd, AVoidedStepRestoresQAndKeepsTheGradientOfSoundRanks) {
   const std::vector<Bucket> buckets = {one_matrix,
                                        {1, {{"x", 0, 6, {}}}},
@@ -204,7 +205,7 @@ TEST(PowerSgd, AVoidedStepRestoresQAndKeepsTheGradientOfSoundRanks) {
   }
 }
 
-// Shapes decide what travels, so ranks must agree on them before the first step.
+// Shapes determine what is sent, so ranks must agree on them before the first step.
 TEST(PowerSgd, AnotherShapeIsAnError) {
   run_local(2, [](Group& group) {
     Bucket bucket = one_matrix;

@@ -1,4 +1,4 @@
-// qsgd_test.cc: which norm scales the levels.
+// qsgd_test.cc: the norm that scales the levels.
 // SPDX-License-Identifier: Apache-2.0
 #include <gtest/gtest.h>
 
@@ -8,7 +8,7 @@
 
 namespace thinwire::qsgd_norms {
 
-// What one worker's bytes say of a gradient of ones.
+// What one worker's bytes decode to, for a gradient of ones.
 static std::vector<float> ones_through(const std::string& config) {
   std::vector<float> values(500, 1.0f);
   const auto compressor =
@@ -19,8 +19,8 @@ static std::vector<float> ones_through(const std::string& config) {
   return values;
 }
 
-// To the largest magnitude, ones are the highest level: nothing is left to chance. To the length of
-// the vector they are a small part, which becomes 0 or much more.
+// Relative to the largest magnitude, ones are the highest level, and nothing is random. Relative to
+// the length of the vector they are a small fraction, which becomes 0 or much more.
 TEST(Qsgd, LevelsAreOfTheNormThatIsNamed) {
   const auto is_one = [](float x) { return x == 1.0f; };
   for (const std::string form : {"packed", "coded"}) {

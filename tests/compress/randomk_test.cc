@@ -1,5 +1,5 @@
-// randomk_test.cc: the random choice: the same on all workers, exactly k, evenly distributed, right
-// on average.
+// randomk_test.cc: the random choice: the same on all workers, exactly k elements, evenly
+// distributed, right on average.
 // SPDX-License-Identifier: Apache-2.0
 #include "tests/laws.h"
 
@@ -45,7 +45,7 @@ TEST(Randomk, DrawsAProperSubsetEvenly) {
   }
 }
 
-// Strata of ten and eleven: each element's factor must be its own stratum's.
+// Strata of ten and eleven: each element must be scaled by the factor of its own stratum.
 TEST(Randomk, WithoutMemoryIsRightOnAverage) {
   const std::size_t count = 105;
   const auto g = gradient(Shape::normal, count, 5);

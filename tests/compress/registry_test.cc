@@ -1,5 +1,5 @@
-// registry_test.cc: the table of schemes: ids that are for ever, what each scheme says of itself,
-// the range of every option, and schemes of a program's own.
+// registry_test.cc: the table of schemes: permanent ids, the properties of each scheme, the range
+// of every option, and schemes of the user's program.
 // SPDX-License-Identifier: Apache-2.0
 #include "thinwire/compress/registry.h"
 
@@ -37,7 +37,7 @@ TEST(Registry, IdsAndPropertiesAreThese) {
   }
 }
 
-// What a configuration keeps and draws, beyond its scheme's default.
+// What a configuration keeps and draws, if that differs from its scheme's default.
 TEST(Registry, OptionsDecideWhatIsKept) {
   const auto is = [](const char* text) {
     const Config config = Config::parse(text);
@@ -90,7 +90,7 @@ std::string error_with(const std::string& text) {
   return error_of([&] { make_compressor(Config::parse(text), bucket, {0, 1}); });
 }
 
-// The last values that are taken, and the first that are not.
+// The last values that are accepted, and the first that are not.
 TEST(Registry, OptionsTakeTheirBoundsAndNoMore) {
   for (const char* good : {"topk:density=1",
                            "topk:warmup=0",
@@ -197,7 +197,7 @@ TEST(Registry, ASiteMustBeOneOfTheWorld) {
   EXPECT_NE(at(2, 2), "");
 }
 
-// Who only reads what others sent needs no memory of its own.
+// A compressor that only reads other ranks' messages needs no memory.
 TEST(Registry, ReadersKeepNothing) {
   Site reader{0, 1};
   reader.sends = false;

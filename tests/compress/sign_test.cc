@@ -1,5 +1,5 @@
-// sign_test.cc: onebit and efsign against their definitions in double precision, their groups,
-// and payloads that a decoder must refuse.
+// sign_test.cc: onebit and efsign against their definitions in double precision, their groups, and
+// payloads that a decoder must reject.
 // SPDX-License-Identifier: Apache-2.0
 #include "thinwire/compress/sign.h"
 
@@ -32,7 +32,7 @@ std::vector<float> decode(const SignCodec& codec, ConstBytes payload, std::size_
   return out;
 }
 
-// What receivers should see of a group, from the papers' words alone.
+// What receivers should decode for a group, directly from the papers.
 std::vector<double> expected_of(SignLevels levels, std::span<const float> x) {
   double high = 0, low = 0, all = 0, highs = 0, lows = 0;
   for (const float value : x) {
@@ -51,7 +51,8 @@ std::vector<double> expected_of(SignLevels levels, std::span<const float> x) {
   return out;
 }
 
-// All payloads tile by tile are all payloads one after the other; of bad ones the first is named.
+// Adding all payloads tile by tile equals adding them one after another. The first bad
+// payload is named.
 TEST(SignCodec, AverageIsTheSumOfAll) {
   const std::vector<SignGroup> groups = {{0, 13}, {13, 700}, {713, 140000}, {140713, 9001}};
   const std::size_t count = 149714, ranks = 3;
@@ -111,7 +112,7 @@ TEST(SignCodec, ZerosAreZeroAndOneSidedGroupsToo) {
   const std::vector<float> g = {0, -0.0f, 0, 0, -2};
   EXPECT_EQ(decode(one, encode(one, g, {}), 5), (std::vector<float>{0, 0, 0, 1, -1}));
   EXPECT_EQ(decode(two, encode(two, g, {}), 5), (std::vector<float>{0, 0, 0, 0, -2}));
-  // A mean that is less than the smallest float takes its signs with it.
+  // If a mean is below the smallest float, its signs are lost too.
   std::vector<float> tiny(5), r(5);
   tiny[1] = -std::numeric_limits<float>::denorm_min();
   EXPECT_EQ(decode(one, encode(one, tiny, r), 5), std::vector<float>(5));
@@ -175,12 +176,12 @@ TEST(Onebit, GroupsAreRowsJoinedOrCut) {
   EXPECT_EQ(bytes_of("onebit", one(40000, {2, 20000})), 4 * (8 + 1250));  // rows cut in two
   EXPECT_EQ(bytes_of("onebit", one(1 << 20, {})), 64 * (8 + 2048));
   EXPECT_EQ(bytes_of("onebit", one(1001, {4, 5})), 8 + 126);  // a slice: one row
-  // Where groups are large, a row of up to two of them stays whole.
+  // If groups are large, a row of up to two groups stays whole.
   EXPECT_EQ(bytes_of("onebit:group=10000", one(20000, {})), 8 + 2500);
   EXPECT_EQ(bytes_of("onebit:group=10000", one(20008, {})), 2 * 8 + 1251 + 1251);
 }
 
-// The bytes of a payload of one group of 11, with one thing wrong.
+// The payload of one group of 11, with one error.
 struct Forged {
   float high, low;
   std::uint8_t bits[2];

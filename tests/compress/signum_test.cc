@@ -1,4 +1,4 @@
-// signum_test.cc: momentum, vote and zeros against their definition, counted by hand.
+// signum_test.cc: momentum, vote and zeros against their definition, computed by hand.
 // SPDX-License-Identifier: Apache-2.0
 #include <gtest/gtest.h>
 
@@ -16,7 +16,7 @@ namespace {
 using namespace testing;
 using Workers = std::vector<std::vector<float>>;  // one array per worker
 
-// All workers of a job, with the collective done by hand.
+// All workers of a job, with the collective simulated.
 class Job {
  public:
   Job(const std::string& config, std::size_t workers, std::size_t count) : count_(count) {
@@ -26,7 +26,7 @@ class Job {
     }
   }
 
-  // One step; returns what worker 0 decodes.
+  // Takes one step and returns what worker 0 decodes.
   std::vector<float> step(Workers g) {
     const Leg leg = members_[0]->leg(step_, 0);
     const Turn turn{step_++, 0, {}, 0};
@@ -82,7 +82,7 @@ TEST(Signum, IsThePapers) {
         Workers g;
         for (std::size_t rank = 0; rank < workers; ++rank) {
           g.push_back(gradient(Shape::normal, count, 100 * step + rank));
-          // Zeros for good at the front, in the first steps at the back.
+          // The front is always zero, the back in the first steps.
           for (std::size_t i = 0; i < count; ++i) {
             if (i < 5 * (rank + 1) || (i > 8990 && step < 2)) g[rank][i] = 0;
             m[rank][i] = beta * m[rank][i] + rest * g[rank][i];
@@ -98,7 +98,7 @@ TEST(Signum, IsThePapers) {
   }
 }
 
-// Two against two, a lone vote among zeros, nobody: 0, its sign, 0.
+// Two against two, a single vote among zeros, no votes: 0, its sign, 0.
 TEST(Signum, TiesAndZerosGiveZero) {
   for (const std::string config : {"signum:momentum=0", "signum:momentum=0,travel=sum"}) {
     Job job(config, 4, 4);

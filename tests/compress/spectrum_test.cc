@@ -1,5 +1,5 @@
 // spectrum_test.cc: the parts of a matrix: they add up to it, along orthonormal directions, and
-// what has no strength is negligible.
+// parts without strength are negligible.
 // SPDX-License-Identifier: Apache-2.0
 #include "thinwire/compress/spectrum.h"
 
@@ -42,10 +42,10 @@ void expect_sound(const std::vector<float>& matrix, std::size_t rows, std::size_
     const double length = spectrum.write(part, u.data(), v.data());
     EXPECT_LE(strength, spectrum.strength(part > 0 ? part - 1 : 0));
     EXPECT_NEAR(length, strength, 1e-7 * scale);
-    if (strength == 0) continue;  // it has no chance to be sent
+    if (strength == 0) continue;  // it is never sent
     for (std::size_t i = 0; length > 0 && i < rest.size(); ++i)
       rest[i] -= length * u[i / cols] * v[i % cols];
-    if (strength <= 1e-4 * scale) continue;  // what two weak parts share is as large as they are
+    if (strength <= 1e-4 * scale) continue;  // two weak parts overlap as much as they are strong
     us.push_back(u);
     vs.push_back(v);
   }
@@ -83,8 +83,8 @@ TEST(Spectrum, HugeAndTinyMatrices) {
   expect_sound(mixed, 20, 30);
 }
 
-// Strengths over ten orders of magnitude: those that the Gram matrix cannot tell from its rounding
-// are below 1e-6 together.
+// Strengths over ten orders of magnitude. Those that the Gram matrix cannot distinguish from its
+// rounding are below 1e-6 in total.
 TEST(Spectrum, GradedAndDependentRows) {
   const std::size_t rows = 40, cols = 60;
   auto graded = gradient(Shape::normal, rows * cols, 1);

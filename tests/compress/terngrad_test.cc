@@ -1,5 +1,5 @@
 // terngrad_test.cc: what TernGrad's two rounds promise: one scale for all workers, clipping by
-// layer, both ways of travelling alike.
+// layer, and the same result for both ways of sending.
 // SPDX-License-Identifier: Apache-2.0
 #include <gtest/gtest.h>
 
@@ -59,8 +59,8 @@ TEST(Terngrad, GatherAndSumGiveTheSameBits) {
   for (std::size_t rank = 0; rank < 3; ++rank) EXPECT_TRUE(same_bits(gather[rank], sum[rank]));
 }
 
-// Sigma about zero, per layer: a layer's outlier is cut to 2.5 of its own sigmas, and a layer of
-// one element is not cut at all.
+// Sigma about zero, per layer: a layer's outlier is clipped to 2.5 of its own sigmas, and a layer
+// of one element is not clipped at all.
 TEST(Terngrad, ClipsByLayer) {
   const Bucket bucket{0, {{"a", 0, 1000, {}}, {"b", 1000, 1, {}}}};
   run_local(1, [&](Group& group) {

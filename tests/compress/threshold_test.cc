@@ -1,5 +1,5 @@
 // threshold_test.cc: quanta against their definition, both forms, the steering, and payloads that a
-// decoder must refuse.
+// decoder must reject.
 // SPDX-License-Identifier: Apache-2.0
 #include <gtest/gtest.h>
 
@@ -34,7 +34,7 @@ Sent send(ThresholdCodec& codec, std::span<const float> g, std::span<float> r) {
   return sent;
 }
 
-// The paper's rule, element by element; small tau travels dense, large tau sparse.
+// The paper's rule, element by element. A small tau is sent dense, a large one sparse.
 TEST(ThresholdCodec, IsThePapersInBothForms) {
   for (const float tau : {0.3f, 3.0f}) {
     ThresholdCodec codec({.tau = tau}, two_layers);
@@ -71,8 +71,8 @@ double sent_share(std::span<const float> values) {
   return static_cast<double>(sent) / static_cast<double>(values.size());
 }
 
-// From the first step on near the density, in each layer, though one is a thousand times smaller;
-// soon within a fifth.
+// Close to the density from the first step on, in each layer, although one is a thousand times
+// smaller; soon within a fifth.
 TEST(ThresholdCodec, SteersToTheDensity) {
   ThresholdCodec codec({.density = 0.05}, two_layers);
   std::vector<float> r(count);
@@ -91,7 +91,7 @@ TEST(ThresholdCodec, SteersToTheDensity) {
   EXPECT_NEAR(late, 0.05, 0.01);
 }
 
-// An element that gets more than tau in every step would be left behind for ever by counting alone.
+// Counting alone would never catch up with an element that grows by more than tau in every step.
 TEST(ThresholdCodec, RaisesATauThatOneElementOutgrows) {
   const std::size_t n = 1000;
   ThresholdCodec codec({.density = 0.01}, Bucket::single(0, "w", n));
@@ -166,7 +166,7 @@ TEST(ThresholdCodec, RefusesWhatNoEncoderWrites) {
   EXPECT_EQ(codec.add(std::vector<std::byte>(4), 1, target).code, Code::truncated);
 }
 
-// A sound sparse frame, but not of this bucket, or not of signs.
+// A valid sparse frame, but of another bucket, or without signs.
 TEST(ThresholdCodec, RefusesOtherSparseFrames) {
   ThresholdCodec codec({.tau = 1}, Bucket::single(0, "w", 100));
   std::vector<float> target(100);

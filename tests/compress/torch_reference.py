@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 # torch_reference.py: runs PyTorch's own communication hooks (PowerSGD, fp16, bf16) in DDP over two
-# Gloo processes, and its topk, on gradients that are a formula, and writes what came out to
-# torch_reference.txt, which torch_reference_test.cc compares us with.
+# Gloo processes, and its topk, on gradients given by a formula. It writes the results to
+# torch_reference.txt, with which torch_reference_test.cc compares ours.
 # Usage: .venv/bin/python tests/compress/torch_reference.py
 # SPDX-License-Identifier: Apache-2.0
 import os
@@ -21,7 +21,7 @@ WORLD = 2
 SHAPES = {"w1": (20, 32), "w2": (20, 32), "conv": (12, 3, 3, 3), "bias": (12,), "small": (3, 4)}
 STEPS = 50
 KEPT = (0, 9, 49)
-WARMUP = 2  # the hook refuses less; it averages plainly until then
+WARMUP = 2  # the hook accepts no less; it averages plainly until then
 MASK = (1 << 64) - 1
 
 
@@ -32,8 +32,9 @@ def random_unit(seed, counter):  # thinwire/core/random.h
     return ((z ^ (z >> 31)) >> 40) * 2.0**-24
 
 
-# A drift of the given rank, the same in every step, under a little noise for each worker and step:
-# stronger noise would let rounding decide which way the iteration turns. In double, rounded once.
+# A drift of the given rank, constant over the steps, plus a little noise for each worker and step.
+# With stronger noise, rounding would decide the direction of the iteration. Computed in double,
+# rounded once.
 def gradient(parameter, rank, step, terms):
     shape = list(SHAPES.values())[parameter]
     cols = max(1, torch.Size(shape).numel() // shape[0])
@@ -74,8 +75,8 @@ def average(model, rank, step, terms):
     model([gradient(i, rank, step, terms) for i in range(len(SHAPES))]).backward()
 
 
-# What the hook started from: it makes each Q orthonormal before it first uses it, in the order of
-# the bucket, shape by shape.
+# The hook's initial state: it makes each Q orthonormal before its first use, in bucket order, shape
+# by shape.
 class FirstQ:
     def __init__(self, names):
         self.names, self.seen, self.real = names, {}, powerSGD_hook._orthogonalize
@@ -98,7 +99,7 @@ class FirstQ:
         self.order = [name for names in by_shape.values() for name in names]
 
 
-# The state draws a seed from NumPy and needs nothing else of it; our environment has none.
+# The state draws a seed from NumPy and needs nothing else from it; our environment has no NumPy.
 def make_state(matrix_rank):
     numpy = types.ModuleType("numpy")
     numpy.random = types.SimpleNamespace(
@@ -149,7 +150,7 @@ def run_cast(rank, name, hook, out):
     ddp = DistributedDataParallel(model)
     ddp.register_comm_hook(
         None, lambda group, bucket: hook(group, bucket)
-    )  # DDP refuses bf16's own name without NCCL
+    )  # DDP rejects bf16's own name without NCCL
     average(ddp, rank, 0, 1)
     if rank == 0:
         write(out, f"{name}.w1", model.w1.grad)

@@ -1,4 +1,4 @@
-// torch_reference_test.cc: PyTorch's own hooks and topk against ours, on the same gradients:
+// torch_reference_test.cc: compares PyTorch's own hooks and topk with ours, on the same gradients.
 // torch_reference.py ran them and wrote torch_reference.txt.
 // SPDX-License-Identifier: Apache-2.0
 #include <fstream>
@@ -16,7 +16,7 @@ using Reference = std::map<std::string, std::vector<float>>;
 Reference read_reference() {
   std::ifstream file(THINWIRE_SOURCE_DIR "/tests/compress/torch_reference.txt");
   std::string line;
-  std::getline(file, line);  // who wrote it
+  std::getline(file, line);  // the line that says who wrote it
   Reference all;
   std::string key;
   std::size_t count = 0;
@@ -58,8 +58,8 @@ std::vector<float> formula(int rank, std::uint64_t step, int terms) {
   return values;
 }
 
-// Only rounding differs; it adds up in the error over the steps, so this is the most, in the root
-// mean square of a parameter, that an element may differ by.
+// Only rounding differs, but it accumulates in the error over the steps. This is the largest
+// allowed difference of an element, relative to the root mean square of a parameter.
 constexpr double tolerance = 1e-4;
 
 void expect_close(std::span<const float> ours, const std::vector<float>& expected,
@@ -70,8 +70,8 @@ void expect_close(std::span<const float> ours, const std::vector<float>& expecte
     ASSERT_NEAR(ours[i], expected[i], tolerance * scale) << what << " element " << i;
 }
 
-// The averages, and what rank 0 keeps in the end: averages alone are the same for every rule that
-// keeps the same sum over the workers.
+// Compares the averages, and what rank 0 keeps in the end: every rule that keeps the same sum over
+// the workers gives the same averages.
 void expect_like_the_hook(const Reference& reference, Group& group, int matrix_rank) {
   const std::string prefix = "powersgd." + std::to_string(matrix_rank) + ".";
   Exchange exchange(group, {model}, Config::parse("powersgd:rank=" + std::to_string(matrix_rank)));
@@ -102,8 +102,8 @@ TEST(TorchReference, PowerSgdIsThatOfTheHook) {
     run_local(2, [&](Group& group) { expect_like_the_hook(reference, group, matrix_rank); });
 }
 
-// The hooks round first and divide then, in 16 bits; we divide in 32 and round once. Halving is
-// exact, but for denormals, so for two workers both are the same.
+// The hooks round first and then divide, in 16 bits; we divide in 32 bits and round once. Halving
+// is exact except for denormals, so for two workers the results are equal.
 TEST(TorchReference, CastsAreThoseOfTheHooks) {
   const Reference reference = read_reference();
   for (const std::string scheme : {"fp16", "bf16"}) {

@@ -1,5 +1,5 @@
-// bounds_test.cc: the last value that is taken and the first that is refused, and draws whose bits
-// are a promise.
+// bounds_test.cc: the last value that is accepted and the first that is rejected, and draws whose
+// bits are a promise.
 // SPDX-License-Identifier: Apache-2.0
 #include <gtest/gtest.h>
 
@@ -27,7 +27,8 @@ namespace {
 using testing::error_of;
 using testing::sanitized;
 
-// Other bits would be another training after an update: a checkpoint stores seeds, not draws.
+// A checkpoint stores seeds, not draws, so other bits after an update would change a
+// resumed training.
 TEST(Random, DrawsAreAPromise) {
   EXPECT_EQ(random_at(0, 0), 0xe220a8397b1dcdafu);
   EXPECT_EQ(random_at(1, 2), 0xd424f2654f316ee0u);
@@ -78,7 +79,7 @@ TEST(Options, TakeTheirBoundsAndNoMore) {
   EXPECT_EQ(with_x("-1").integer("x", -1, 3), -1);
 }
 
-// What is no number is called so, not a number outside the range.
+// Text that is not a number is reported as such, not as a number out of range.
 TEST(Options, TextIsToldFromNumbers) {
   const auto says = [](const std::string& text, const char* what) {
     return text.find(what) != std::string::npos;
@@ -193,7 +194,7 @@ TEST(View, StartsEmpty) {
   EXPECT_FALSE(StateEntry().is_tensor);
 }
 
-// As many pieces as threads, each of which waits until all are under way.
+// As many pieces as threads. Each waits until all are running.
 TEST(Parallel, PiecesRunAtTheSameTime) {
   for (const int count : {3, 3, 2}) {
     set_threads(count);
@@ -224,11 +225,11 @@ TEST(Parallel, RefusesSillyNumbersOfThreads) {
   set_threads(1);
 }
 
-// Runs in a process of its own: the environment is read once.
+// Runs in its own process, because the environment is read once.
 TEST(Parallel, DISABLED_TellsItsNumber) { std::printf("threads: %d\n", threads()); }
 
 std::string output_of(const std::string& setting) {
-  // Without the shards that this process may be one of.
+  // Without the shards to which this process may belong.
   const std::string command = "env -u GTEST_TOTAL_SHARDS -u GTEST_SHARD_INDEX " + setting +
                               " /proc/$PPID/exe --gtest_filter='*TellsItsNumber' "
                               "--gtest_also_run_disabled_tests 2>&1";
@@ -254,7 +255,7 @@ TEST(Parallel, TheEnvironmentSaysHowManyThreads) {
     EXPECT_NE(output_with_threads(bad).find("from 1 to 1024"), std::string::npos) << bad;
 }
 
-// A state of one entry, byte by byte, with a sound checksum.
+// A state of one entry, byte by byte, with a valid checksum.
 struct RawState {
   std::string magic = "twst";
   std::uint32_t version = 1;
@@ -338,7 +339,7 @@ TEST(State, HostileBytesWithASoundChecksumAreRefused) {
   EXPECT_EQ(deserialize(ConstBytes(RawState{}.bytes()).first(20), state).code, Code::bad_checksum);
 }
 
-// Every prefix of the entry, with a checksum of its own.
+// Every prefix of the entry, each with a valid checksum.
 TEST(State, CutsInsideAnEntryAreRefused) {
   for (const bool is_tensor : {false, true}) {
     RawState raw;

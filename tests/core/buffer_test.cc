@@ -1,4 +1,4 @@
-// buffer_test.cc: memory that knows where it lies, on machines without a GPU.
+// buffer_test.cc: memory that knows its device, on machines without a GPU.
 // SPDX-License-Identifier: Apache-2.0
 #include "thinwire/core/buffer.h"
 

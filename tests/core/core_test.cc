@@ -42,7 +42,7 @@ TEST(Crc32c, FastEqualsReferenceAtEverySizeAndOffset) {
   }
 }
 
-// More bytes than an int counts. Pages of zeros that are only read take no memory.
+// More bytes than an int can count. Pages of zeros that are only read take no memory.
 TEST(Crc32c, CombinesPieces) {
   std::vector<std::byte> bytes(70001);
   for (std::size_t i = 0; i < bytes.size(); ++i) bytes[i] = static_cast<std::byte>(random_at(5, i));

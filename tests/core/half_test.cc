@@ -1,5 +1,5 @@
-// half_test.cc: f16 and bf16 against their definition: every pattern there and back, nearest with
-// ties to even.
+// half_test.cc: f16 and bf16 against their definition: every bit pattern there and back, rounding
+// to nearest with ties to even.
 // SPDX-License-Identifier: Apache-2.0
 #include "thinwire/core/half.h"
 

@@ -1,4 +1,4 @@
-// state_test.cc: state by name: saved, loaded, refused.
+// state_test.cc: state by name: saved, loaded, rejected.
 // SPDX-License-Identifier: Apache-2.0
 #include "thinwire/core/state.h"
 
@@ -22,7 +22,7 @@ State example() {
           {"bucket0/threshold0", {Share::local, {}, 0.125, false}}};
 }
 
-// A path that is gone when the test ends.
+// A path that is removed when the test ends.
 struct Scratch {
   std::string path =
       (std::filesystem::temp_directory_path() / ("thinwire_state_" + std::to_string(::getpid())))
@@ -68,7 +68,7 @@ TEST(State, BadFilesAreNamed) {
             std::string::npos);
 }
 
-// A full disk is found before the old file is replaced, and the new one does not stay.
+// A full disk is noticed before the old file is replaced, and the new file is removed.
 TEST(State, AFullDiskLeavesTheOldFile) {
   const Scratch file;
   save_file(file.path, example());

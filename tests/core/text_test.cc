@@ -19,7 +19,7 @@ struct Commas final : std::numpunct<char> {
   std::string do_grouping() const override { return "\3"; }
 };
 
-// For the time of a test; streams made meanwhile write 1.234,5.
+// Sets a foreign locale during a test. Streams created meanwhile write 1.234,5.
 class Abroad {
  public:
   Abroad() : home_(std::locale::global(std::locale(std::locale(), new Commas))) {}

@@ -1,6 +1,5 @@
 // delayed_test.cc: delayed averaging among threads of this process: anchors equal bit for bit,
-// exact resume with messages under way, no waiting while a message is young, errors that say what
-// is wrong.
+// exact resume with messages in flight, no waiting while a message is young, clear errors.
 // SPDX-License-Identifier: Apache-2.0
 #include "thinwire/delay/delayed.h"
 
@@ -13,7 +12,7 @@ namespace {
 
 TEST(Delayed, AnchorsAreEqualAfterDrain) {
   for (const int ranks : {2, 4, 8}) {
-    if (sanitized && ranks > 2) break;  // threads enough, and a sanitizer multiplies their time
+    if (sanitized && ranks > 2) break;  // enough threads, and a sanitizer multiplies their time
     for (const Setting& setting : settings())
       run_local(ranks, [&](Group& group) { law_anchors(group, setting); });
   }

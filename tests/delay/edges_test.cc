@@ -1,5 +1,5 @@
-// edges_test.cc: delayed averaging where a run is cut: drained and gone on with, saved while the
-// delay is still being measured, loaded twice, or set differently on some rank.
+// edges_test.cc: delayed averaging when a run is interrupted: drained and continued, saved while
+// the delay is still being measured, loaded twice, or configured differently on some rank.
 // SPDX-License-Identifier: Apache-2.0
 #include <gtest/gtest.h>
 
@@ -15,7 +15,7 @@ State state_of(DelayedAverage& delayed) {
   return state;
 }
 
-// Book b: what was not sent leaves the weights at a drain and returns to them in later steps.
+// Book b: at a drain, unsent updates leave the weights, and later steps bring them back.
 TEST(DelayEdges, TrainingGoesOnAfterADrainAsIfThereWereNone) {
   for (const char* correction : {"ledger:book=b", "soft:book=b,pace=0.5"})
     run_local(3, [&](Group& group) {
@@ -41,8 +41,8 @@ TEST(DelayEdges, TrainingGoesOnAfterADrainAsIfThereWereNone) {
     });
 }
 
-// Two workers go opposite ways, and a tenth as far together: with clip=1 a correction takes back no
-// more than they have in common, in all buckets together.
+// Two workers move in opposite directions, and a tenth as far together. With clip=1 a correction
+// takes back no more than they have in common, over all buckets together.
 TEST(DelayEdges, ClipCutsTheCorrectionOfTheWholeModel) {
   run_local(2, [](Group& group) {
     const std::vector<Bucket> buckets = {Bucket::single(0, "w", 30), Bucket::single(1, "bias", 6)};
@@ -88,7 +88,7 @@ std::uint64_t measured_delay(Group& group, std::uint64_t steps, State* from, Sta
 
 TEST(DelayEdges, AMeasurementThatWasInterruptedStartsAgain) {
   run_local(2, [&](Group& group) {
-    for (const std::uint64_t stop : {5U, 42U}) {  // before the first round is taken in, and after
+    for (const std::uint64_t stop : {5U, 42U}) {  // before and after the first round is taken in
       State state, later;
       EXPECT_EQ(measured_delay(group, stop, nullptr, &state), 40u);
       const std::uint64_t found = measured_delay(group, 90, &state, &later);
@@ -123,8 +123,8 @@ TEST(DelayEdges, ASecondLoadReplacesTheFirst) {
     });
 }
 
-// Each of these changes the anchor, or when it is compared; the number of messages in flight
-// agrees.
+// Each of these changes the anchor, or when it is compared. The number of messages in flight
+// is the same.
 TEST(DelayEdges, RanksThatAreSetDifferentlyAreNamed) {
   const auto error = [](auto change) {
     return error_of([&] {

@@ -1,5 +1,5 @@
-// fit_test.cc: several messages under way: every scheme either gives what it gives one by one, or
-// is refused.
+// fit_test.cc: several messages in flight: every scheme either gives the same results as with one
+// at a time, or is rejected.
 // SPDX-License-Identifier: Apache-2.0
 #include "thinwire/delay/fit.h"
 
@@ -12,7 +12,7 @@ using namespace testing;
 
 const Bucket bucket{0, {{"a", 0, 600, {20, 30}}, {"b", 600, 41, {}}}};
 
-// A step of a single worker: what it encoded, until it is decoded.
+// A step of a single worker: holds its message until it is decoded.
 class Step {
  public:
   Step(Compressor& compressor, std::uint64_t number)

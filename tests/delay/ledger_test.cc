@@ -1,5 +1,5 @@
 // ledger_test.cc: the laws of delayed averaging on thousands of schedules of delays, outages and
-// missed rounds, without any communication: what arrives when is drawn from a seed.
+// missed rounds, without communication: a seed determines what arrives when.
 // SPDX-License-Identifier: Apache-2.0
 #include "thinwire/delay/ledger.h"
 
@@ -17,11 +17,12 @@ namespace {
 
 constexpr std::size_t count = 37;
 
-// One worker: its weights, its books, and a compressor that sends some elements and keeps the rest.
+// One worker: its weights, its ledger, and a compressor that sends some elements and
+// keeps the rest.
 struct Worker {
   std::vector<float> weights = std::vector<float>(count, 0.5f);
   std::unique_ptr<Ledger> ledger;
-  std::vector<std::vector<float>> sent;  // by round, as it travelled
+  std::vector<std::vector<float>> sent;  // by round, as sent
   std::vector<float> residual = std::vector<float>(count);
   std::vector<double> applied = std::vector<double>(count);  // by the optimizer
   std::size_t acknowledged = 0;
@@ -63,7 +64,7 @@ struct Job {
       worker.weights[i] += normal(random);
       worker.applied[i] += static_cast<double>(worker.weights[i]) - before;
     }
-    if (draw(2) == 0) worker.ledger->step();  // or several at once are a step
+    if (draw(2) == 0) worker.ledger->step();  // otherwise several at once are one step
   }
 
   void close(Worker& worker, bool take_part) {
@@ -87,7 +88,7 @@ struct Job {
     means.push_back(mean);
   }
 
-  // The next mean reaches the worker, where there is one.
+  // Delivers the next mean to the worker, if there is one.
   bool acknowledge(Worker& worker) {
     if (worker.acknowledged == means.size()) return false;
     const std::vector<float>& mean = means[worker.acknowledged];
@@ -102,7 +103,7 @@ struct Job {
     return true;
   }
 
-  // Law: own weights = anchor + own updates that the anchor has not got.
+  // Law: own weights = anchor + own updates that the anchor lacks.
   void check_books(const Worker& worker) const {
     if (options.correction == Correction::pull) return;
     const std::vector<double> lead = worker.ledger->lead();
@@ -110,7 +111,7 @@ struct Job {
       ASSERT_NEAR(worker.weights[i], worker.ledger->anchor()[i] + lead[i], 2e-5);
   }
 
-  // Law: the anchor after round r is the same bits on all workers.
+  // Law: the anchor after round r has the same bits on all workers.
   void check_anchors() const {
     for (const Worker& worker : workers) {
       const std::size_t both = std::min(worker.anchors.size(), workers[0].anchors.size());
@@ -119,7 +120,7 @@ struct Job {
   }
 
   // Law: what all workers applied = what was acknowledged + what is in messages, open rounds and
-  // compressors. (Nobody's work is lost, whatever was late or missing.)
+  // compressors. (No work is lost, whatever was late or missing.)
   void check_mass() const {
     std::vector<double> missing(count);
     for (const Worker& worker : workers) {
@@ -142,13 +143,14 @@ struct Job {
   }
 
   // Law: corrections sum to zero. When every worker has acknowledged the same rounds, the mean
-  // model is the start and the mean of all updates, as if there were no delay. Book a leaves out
-  // what the compressors hold; `none` and a share what is under way; clipping has its turn later.
+  // model is the start plus the mean of all updates, as if there were no delay. Book a leaves out
+  // what the compressors hold; `none` and a share leave out what is in flight; clipping postpones
+  // its part.
   void check_mean_model() const {
     if (options.correction == Correction::none || options.clip > 0) return;
     if (options.effective_share() != 1 || options.measures_share()) return;
-    // A pull looks back at a model that earlier pulls have changed: it sums to zero only where all
-    // workers made the same ones, as DelayedAverage sees to (law_anchors in training.h).
+    // A pull refers to a model that earlier pulls have changed. It sums to zero only if all workers
+    // made the same pulls, which DelayedAverage guarantees (law_anchors in training.h).
     if (options.correction == Correction::pull) return;
     if (compress && !options.book_b) return;
     for (const Worker& worker : workers) {
@@ -239,7 +241,7 @@ TEST(Ledger, StateGoesOnExactly) {
       EXPECT_LT(weights[0] - before[0], 0.9f) << "the share to be resumed is not the first one";
     }
     for (float& value : weights) value += 0.02f;
-    ledger.step();  // a step of the next round
+    ledger.step();  // starts the next round
     State state;
     StateSaver saver(state);
     ledger.visit_state(saver);
@@ -256,8 +258,8 @@ TEST(Ledger, StateGoesOnExactly) {
   }
 }
 
-// How much of an update of 1 a worker makes at once, after 200 rounds in which the part `common` of
-// its own updates' power was that of all workers, the rest noise.
+// The share of an update of 1 that a worker applies at once, after 200 rounds in which the fraction
+// `common` of the power of its updates was common to all workers and the rest was noise.
 float share_after(float common, std::size_t workers) {
   DelayOptions options;
   options.delay = 1;

@@ -1,5 +1,5 @@
 // pipeline_test.cc: messages in the background: how many, in which order, what is counted, and
-// ranks that were set up otherwise; the numbers that delayed averaging chooses by itself.
+// ranks with a different set-up. Also the numbers that delayed averaging chooses by itself.
 // SPDX-License-Identifier: Apache-2.0
 #include "thinwire/delay/pipeline.h"
 
@@ -98,10 +98,10 @@ TEST(Pipeline, ObserverSeesEveryStageOfEveryRound) {
   });
 }
 
-// Gives the pipeline's thread time for what it should do, or should not.
+// Gives the pipeline's thread time to do what it should do, or should not.
 void let_it_work() { std::this_thread::sleep_for(std::chrono::milliseconds(50)); }
 
-// Until the time limit, which only a fault reaches.
+// Waits up to the time limit, which only a bug reaches.
 bool becomes_ready(const Pipeline& rounds) {
   const auto limit = std::chrono::steady_clock::now() + std::chrono::seconds(10);
   while (!rounds.ready() && std::chrono::steady_clock::now() < limit)
@@ -115,7 +115,7 @@ TEST(Pipeline, TheNextRoundBecomesReadyByItself) {
     rounds.start(message_of(1));
     rounds.start(message_of(2));
     EXPECT_TRUE(becomes_ready(rounds));
-    let_it_work();  // the second has arrived, but one is decoded ahead at most
+    let_it_work();  // the second has arrived, but at most one is decoded ahead
     EXPECT_EQ(rounds.take().mean[0][0], 1);
     EXPECT_TRUE(becomes_ready(rounds));
     EXPECT_EQ(rounds.take().mean[0][0], 2);
@@ -123,7 +123,7 @@ TEST(Pipeline, TheNextRoundBecomesReadyByItself) {
   });
 }
 
-// Decoding two rounds ahead is for await_arrivals() alone, and ends with it.
+// Only await_arrivals() decodes two rounds ahead, and only while it runs.
 TEST(Pipeline, OneRoundIsDecodedAhead) {
   run_local(2, [](Group& group) {
     std::atomic<int> decoded = 0;
@@ -147,7 +147,7 @@ TEST(Pipeline, OneRoundIsDecodedAhead) {
   });
 }
 
-// Anchors are compared with the first message, not only `check_every` steps later.
+// Anchors are compared with the first message, not only after `check_every` steps.
 TEST(Delayed, WorkersThatStartApartAreNamedAtOnce) {
   const auto text = [](float apart) {
     return error_of([&] {
@@ -234,8 +234,8 @@ TEST(DelayOptions, TakeTheirBoundsAndNoMore) {
   EXPECT_NE(error_of([&] { options.check(); }).find("at least 1"), std::string::npos);
 }
 
-// With share 1 the optimizer's weights are the worker's: no bit of them may move when a round
-// closes, nor when a step does not close one.
+// With share 1 the optimizer's weights are the worker's. None of their bits may change when a round
+// closes, or when a step does not close one.
 TEST(Ledger, ClosingARoundLeavesTheWeightsAlone) {
   DelayOptions options = options_of("ledger", 3, 2);
   std::vector<float> weights = gradient(Shape::normal, 500, 1);

@@ -10,7 +10,7 @@ using namespace testing;
 
 Group* world = nullptr;  // set in main, before the tests run
 
-// Those that differ in what travels and when; delayed_test.cc tries all, on threads.
+// Settings that differ in what is sent and when. delayed_test.cc tests all of them, on threads.
 std::vector<Setting> travelling() {
   return {{"dense", "ledger", 7, 3},       {"dgc:momentum=0,density=0.05", "ledger:book=b", 6, 2},
           {"int8", "ledger:book=b", 4, 1}, {"dense", "pull", 6, 1},
@@ -23,7 +23,7 @@ TEST(Processes, AnchorsAreEqualAfterDrain) {
 }
 
 TEST(Processes, ResumeIsExactWithMessagesUnderWay) {
-  if (world->size() > 4) return;  // what is saved is each rank's own
+  if (world->size() > 4) return;  // each rank saves only its own state
   for (const Setting& setting : travelling()) law_resume(*world, setting);
 }
 

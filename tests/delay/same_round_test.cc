@@ -1,5 +1,5 @@
-// same_round_test.cc: workers of delayed averaging that begin at different steps are told so with
-// their first message; they neither hang nor train on.
+// same_round_test.cc: workers of delayed averaging that begin at different steps get an error with
+// their first message. They neither hang nor continue training.
 // SPDX-License-Identifier: Apache-2.0
 #include <gtest/gtest.h>
 
@@ -20,7 +20,7 @@ static std::vector<State> trained(const Setting& setting, std::uint64_t steps) {
   return states;
 }
 
-// From states of steps 9 and `other`; what is wrong comes with the first message or with the drain.
+// From states of steps 9 and `other`. The error comes with the first message or with the drain.
 static void expect_error(const Setting& setting, const std::vector<State>& states,
                          const State* other, const std::string& steps) {
   run_local(3, [&](Group& group) {

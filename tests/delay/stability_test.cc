@@ -1,6 +1,7 @@
-// stability_test.cc: how far the learning rate can go under each correction. On a quadratic of
-// curvature lambda, training with momentum m converges below a limit of eta*lambda and diverges
-// above. The limits are those of the workers' deviations from their mean: docs/notebook/delay.md.
+// stability_test.cc: the largest stable learning rate under each correction. On a
+// quadratic with curvature lambda, training with momentum m converges below a limit of
+// eta*lambda and diverges above it. The limits are those of the workers' deviations from
+// their mean: docs/notebook/delay.md.
 // SPDX-License-Identifier: Apache-2.0
 #include <gtest/gtest.h>
 
@@ -24,8 +25,8 @@ void PrintTo(const Setting& setting, std::ostream* out) {
   *out << setting.correction << ", momentum " << setting.momentum << ", delay " << setting.delay;
 }
 
-// A worker's weight after `steps` steps on f(w) = w^2 / 2, where the first gradient pushes the two
-// workers apart: deviations are what delay makes unstable.
+// A worker's weight after `steps` steps on f(w) = w^2 / 2. The first gradient pushes the two
+// workers apart, because delay makes deviations unstable.
 double end_of(const Setting& setting, double rate, int steps) {
   double largest = 0;
   run_local(2, [&](Group& group) {

@@ -22,13 +22,13 @@ using Values = std::vector<std::vector<float>>;
 
 inline Arrays views(Values& values) { return Arrays(values.begin(), values.end()); }
 
-// Momentum SGD towards a target that each worker sees through its own noise.
+// Momentum SGD towards a target that each worker sees with its own noise.
 struct Task {
   std::vector<Bucket> buckets = {
       Bucket{0, {{"conv.weight", 0, 4097, {17, 241}}, {"conv.bias", 4097, 17, {}}}},
       Bucket{1, {{"head", 0, 130, {10, 13}}}}, Bucket{2, {}}};
   Values weights, velocity, gradients, moments, replayed;
-  std::vector<double> applied;  // by the optimizer, to the first bucket
+  std::vector<double> applied;  // the optimizer's updates of the first bucket
   int rank;
   float momentum = 0.9f, rate = 0.002f;
 
@@ -102,7 +102,7 @@ inline std::vector<Setting> settings() {
           {sparse, "soft:book=b", 8, 3}};
 }
 
-// A task under delayed averaging, on whose steps some workers miss rounds.
+// A task under delayed averaging in which some workers miss rounds.
 class Training {
  public:
   Training(Group& group, const Setting& setting)
@@ -149,9 +149,9 @@ inline void check_equal(Group& group, const Arrays& arrays) {
   ASSERT_NO_THROW(check_replicas(group, replicas));
 }
 
-// Law: corrections sum to zero over the workers, so that the mean of their models is the start and
-// the mean of all their updates, as if there were no delay. Not where own updates are held back
-// (none, soft, share=), corrections cut (clip=), or messages thinned under book a.
+// Law: corrections sum to zero over the workers, so the mean of their models is the start plus the
+// mean of all their updates, as if there were no delay. This does not hold if own updates are held
+// back (none, soft, share=), corrections are clipped (clip=), or messages are sparse under book a.
 inline void law_mean_model(Group& group, const Setting& setting, Task& task) {
   const DelayOptions options = setting.options();
   if (options.correction == Correction::none || options.clip != 0) return;
@@ -165,8 +165,8 @@ inline void law_mean_model(Group& group, const Setting& setting, Task& task) {
   for (const float value : error) ASSERT_NEAR(value, 0, 1e-4);
 }
 
-// Law: anchors are the same bits on all ranks, in mid-run and after the drain, where the weights
-// are the anchor; and the training has come nearer its target.
+// Law: anchors have the same bits on all ranks, during the run and after the drain, when the
+// weights equal the anchor. And the training has come closer to its target.
 inline void law_anchors(Group& group, const Setting& setting) {
   SCOPED_TRACE(setting.str());
   Training training(group, setting);
@@ -189,7 +189,7 @@ inline void law_anchors(Group& group, const Setting& setting) {
   EXPECT_LT(after, 0.9 * before);
 }
 
-// Law: stop, save, load into a new one, go on: the same bits as without the stop.
+// Law: stop, save, load into a new object, continue: the same bits as without the stop.
 inline void law_resume(Group& group, const Setting& setting) {
   SCOPED_TRACE(setting.str());
   State state, straight_state, resumed_state;
@@ -209,14 +209,14 @@ inline void law_resume(Group& group, const Setting& setting) {
   ASSERT_EQ(serialize(straight_state), serialize(resumed_state));
 }
 
-// Every scheme can carry the messages: those of several collectives with one message at a time.
+// Every scheme can carry the messages. Schemes with several collectives have one message at a time.
 inline void law_scheme(Group& group, const Scheme& scheme) {
   Config config{scheme.name, {}};
   for (const Option& option : scheme.options) {
     if (option.name == "momentum" && keeps_momentum(config)) config.options["momentum"] = "0";
     if (option.name == "density") config.options["density"] = "0.1";
   }
-  if (scheme.name == "signum") return;  // its votes are no mean of updates: refused
+  if (scheme.name == "signum") return;  // rejected: its votes are not a mean of updates
   law_anchors(group, {config.str(), "ledger", 4, 4});
 }
 

@@ -1,4 +1,4 @@
-// void_test.cc: an update that overflows ends delayed averaging, on all ranks, with an error that
+// void_test.cc: an update that overflows ends delayed averaging on all ranks, with an error that
 // says where it came from.
 // SPDX-License-Identifier: Apache-2.0
 #include <gtest/gtest.h>
@@ -12,8 +12,7 @@ TEST(DelayedVoid, NamesTheRankAndTheParameter) {
   for (const char* scheme : {"dense", "topk:density=0.1", "dgc:density=0.1,momentum=0",
                              "onebit:memory=residual", "int8", "csc:momentum=0", "powersgd"}) {
     for (const float bad : {3e38f, std::numeric_limits<float>::infinity()}) {
-      if (std::string(scheme) == "dense" && std::isfinite(bad))
-        continue;  // an average all the same
+      if (std::string(scheme) == "dense" && std::isfinite(bad)) continue;  // still a valid average
       std::vector<std::string> texts(2);
       run_local(2, [&](Group& group) {
         Task task(group);

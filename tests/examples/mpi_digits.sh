@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # mpi_digits.sh: runs the example under mpirun and checks what it prints.
-#   mpi_digits.sh CASE PROGRAM WORKERS     CASE: runs, resumes, refuses; DIGITS names the data, if there
+#   mpi_digits.sh CASE PROGRAM WORKERS     CASE: runs, resumes, refuses
+# DIGITS names the data file, if there is one.
 set -euo pipefail
 case=$1 program=$2 workers=$3
 scratch=$(mktemp -d)
@@ -47,7 +48,7 @@ case_resumes() {
     mpi --steps 20 --scheme "$scheme" >"$scratch/whole"
     mpi --steps 20 --scheme "$scheme" --stop 10 --save "$scratch/state" >"$scratch/first"
     mpi --steps 20 --scheme "$scheme" --resume "$scratch/state" >"$scratch/second"
-    echo "$scheme: $(checksum "$scratch/whole") at once, $(checksum "$scratch/second") in two halves"
+    echo "$scheme: $(checksum "$scratch/whole") whole, $(checksum "$scratch/second") in two halves"
     [ -n "$(checksum "$scratch/whole")" ] || fail "no checksum was printed"
     [ "$(checksum "$scratch/whole")" != "$(checksum "$scratch/first")" ] ||
       fail "$scheme: ten steps changed nothing"
@@ -77,10 +78,11 @@ case_refuses() {
   expect "take one scheme" --steps 2 --scheme dense dgc --save "$scratch/state"
   expect "cannot open state file" --steps 2 --scheme dense --resume "$scratch/nowhere"
   alone --steps 4 --stop 2 --scheme dense --save "$scratch/state" >/dev/null
-  expect "has --seed 1, this one 2" --steps 4 --scheme dense --resume "$scratch/state" --seed 2
+  expect "has --seed 1, but this one has 2" --steps 4 --scheme dense --seed 2 \
+    --resume "$scratch/state"
   data="$scratch/nowhere.csv" expect "cannot open '$scratch/nowhere.csv'"
   head -c 100000 "$data" >"$scratch/short.csv"
-  data="$scratch/short.csv" expect "cut short"
+  data="$scratch/short.csv" expect "truncated"
   head -n 100 "$data" >"$scratch/few.csv"
   start=mpi data="$scratch/few.csv" expect "has 100 images"
   sed '7s/^[0-9]*/seven/' "$data" >"$scratch/odd.csv"

@@ -1,5 +1,5 @@
-// agreement_test.cc: what ranks must have in common, before the first step and after the last;
-// steps of nothing; servers; and what a report counts.
+// agreement_test.cc: what ranks must agree on, before the first step and after the last; empty
+// steps; servers; and the counts of a report.
 // SPDX-License-Identifier: Apache-2.0
 #include "thinwire/exchange/agreement.h"
 
@@ -16,7 +16,7 @@ namespace {
 
 using namespace testing;
 
-// What rank 0 hears when rank 1 of three has other buckets or settings.
+// The error on rank 0 when rank 1 of three has other buckets or settings.
 std::string disagreement(const std::vector<Bucket>& usual, const std::vector<Bucket>& odd,
                          const std::string& settings = "s", const std::string& other = "s") {
   std::string text;
@@ -50,7 +50,7 @@ TEST(Agreement, EveryDifferenceIsNamed) {
   EXPECT_NE(
       disagreement(usual, usual, "s", "t").find("rank 1 has: 1 buckets, 10 elements, scheme t"),
       std::string::npos);
-  // What does not fit into the summary counts all the same.
+  // The part that does not fit into the summary still counts.
   const std::string lengthy(5000, 'x');
   EXPECT_EQ(disagreement(usual, usual, lengthy, lengthy), "");
   EXPECT_NE(disagreement(usual, usual, lengthy + "1", lengthy + "2").find("the same in sum"),
@@ -106,8 +106,8 @@ TEST(Exchange, BucketsAndConfigurationsMustMatch) {
   });
 }
 
-// A server that only serves sees the steps of the workers, void ones too; another may take the
-// averages itself.
+// A server that only serves takes part in the workers' steps, including skipped ones. Another
+// server may read the averages itself.
 TEST(Exchange, ServersServe) {
   const std::vector<Bucket> buckets = {Bucket::single(0, "a", 300), Bucket::single(1, "b", 20)};
   run_local(4, [&](Group& group) {
@@ -116,7 +116,7 @@ TEST(Exchange, ServersServe) {
     for (std::uint64_t step = 0; step < 4; ++step) {
       Model model = model_gradient(buckets, Shape::normal, seed_of(group, step));
       if (step == 2 && group.rank() == 1) model[0][7] = std::numeric_limits<float>::quiet_NaN();
-      if (group.rank() == 2)  // a server: room for the average, whatever is in it
+      if (group.rank() == 2)  // a server: memory for the average, with any content
         std::ranges::fill(model[0], std::numeric_limits<float>::quiet_NaN());
       const StepResult result =
           group.rank() == 3 ? exchange.serve() : take_step(exchange, model, 0);

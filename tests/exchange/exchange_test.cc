@@ -19,7 +19,7 @@ namespace {
 
 using namespace testing;
 
-// After each gather, calls `tamper` on what was received.
+// Calls `tamper` on what was received, after each gather.
 class Tampering final : public Forwarding {
  public:
   Tampering(Group& inner, std::function<void(Bytes, std::size_t)> tamper)
@@ -28,7 +28,7 @@ class Tampering final : public Forwarding {
   Pending all_gather(ConstBytes mine, std::size_t slot_bytes, Bytes slots,
                      std::span<std::size_t> sizes, Stream stream) override {
     Forwarding::all_gather(mine, slot_bytes, slots, sizes, stream).wait();
-    if (gathers_++ > 0) tamper_(slots, slot_bytes);  // the first is the agreement on the set-up
+    if (gathers_++ > 0) tamper_(slots, slot_bytes);  // the first one agrees on the set-up
     return {};
   }
 
@@ -60,7 +60,7 @@ TEST(Exchange, ObserverSeesEveryStageInOrder) {
   });
 }
 
-// Also: what was sent is back in memory when the error comes, so that all that came in is kept.
+// Also: the sent values are back in memory when the error comes, so no gradient is lost.
 TEST(Exchange, FlippedBitNamesTheRankAndLosesNothing) {
   for (const char* scheme : {"dgc:density=0.01,momentum=0", "onebit:memory=residual", "int8"}) {
     run_local(3, [&](Group& group) {
@@ -83,7 +83,7 @@ TEST(Exchange, FlippedBitNamesTheRankAndLosesNothing) {
       EXPECT_NE(text.find("from rank 2"), std::string::npos) << text;
       EXPECT_NE(text.find("bucket 0"), std::string::npos) << text;
       EXPECT_NE(text.find("checksum"), std::string::npos) << text;
-      // The failed step is an error for ever, not a hang.
+      // Every later call repeats the error of the failed step, and none hangs.
       EXPECT_EQ(error_of([&] { exchange.submit(0, std::span(model[0])); }), text);
       EXPECT_EQ(error_of([&] { exchange.finish(); }), text);
       State state;
@@ -190,8 +190,8 @@ TEST(Exchange, WrongMemoryIsAnError) {
   });
 }
 
-// What encode() refuses was never taken in, so nothing may be put back for it either: least of all
-// what the step before has sent.
+// encode() rejected this gradient, so it never entered the memory, and nothing may be put back for
+// it: above all not what the previous step sent.
 TEST(Exchange, RefusedMemoryLeavesTheResidualAlone) {
   for (const char* scheme : {"dgc:density=0.01,momentum=0", "int8", "csc:momentum=0", "powersgd"}) {
     run_local(1, [&](Group& group) {
@@ -226,7 +226,7 @@ TEST(Exchange, SchemesMayDifferBetweenBuckets) {
   });
 }
 
-// Wherever the ranks stand in a step: with nothing, a part or all of it submitted.
+// At any point of a step: with nothing, a part or all of it submitted.
 TEST(Exchange, ClosingWithoutFinishDoesNotHang) {
   const std::vector<Bucket> buckets = {Bucket::single(0, "w", 5000), Bucket::single(1, "x", 1),
                                        Bucket::single(2, "y", 70)};
@@ -244,7 +244,7 @@ TEST(Exchange, ClosingWithoutFinishDoesNotHang) {
   }
 }
 
-// One rank goes in the middle of a step: the others end with an error that names it.
+// One rank leaves in the middle of a step. The others end with an error that names it.
 TEST(Exchange, ClosingOnOneRankDoesNotHangTheOthers) {
   std::string texts[3];
   EXPECT_NE(error_of([&] {
@@ -275,7 +275,7 @@ TEST(Exchange, ReportCountsBytes) {
   });
 }
 
-// Notes the kind and size of each collective.
+// Records the kind and size of each collective.
 class Recording final : public Forwarding {
  public:
   Recording(Group& inner, std::vector<std::string>& log) : Forwarding(inner), log_(log) {}
@@ -294,8 +294,8 @@ class Recording final : public Forwarding {
   std::vector<std::string>& log_;
 };
 
-// Buckets arrive in another order, with other delays, on every rank: collectives leave in one order
-// all the same.
+// Buckets arrive in a different order, with different delays, on every rank. Collectives still
+// start in one order.
 TEST(Exchange, CollectivesLeaveInOneOrder) {
   const int ranks = 4;
   std::vector<Bucket> buckets;
@@ -324,8 +324,9 @@ TEST(Exchange, CollectivesLeaveInOneOrder) {
   EXPECT_EQ(logs[0].size(), 2 + 10 * buckets.size());  // and two agreements
 }
 
-// A scheme of two rounds: all ranks agree on the largest magnitude, then send 8-bit multiples of it
-// to be summed. What TernGrad, CSC and PowerSGD need of the exchange, in its simplest form.
+// A scheme of two rounds: all ranks agree on the largest magnitude, then send 8-bit
+// multiples of it to be summed. This is what TernGrad, CSC and PowerSGD need from the
+// exchange, in its simplest form.
 class SharedScale final : public Compressor {
  public:
   SharedScale(const Bucket& bucket, int world) : count_(bucket.elements()), world_(world) {}
@@ -369,7 +370,7 @@ class SharedScale final : public Compressor {
   float scale_ = 0;
 };
 
-// Second rounds leave in one order too, whatever the ranks' stalls; the local engine refuses any
+// Second rounds start in one order too, whatever the ranks' stalls; the local engine rejects any
 // other order.
 TEST(Exchange, SecondRoundsLeaveInOneOrder) {
   const int ranks = 4;
@@ -398,8 +399,8 @@ TEST(Exchange, SecondRoundsLeaveInOneOrder) {
     }
   });
   for (const auto& log : logs) EXPECT_EQ(log, logs[0]);
-  // The agreements on the set-up and on the step, first rounds of buckets 0, 1, 2, then the second
-  // of bucket 0 (64 elements), then 3, then the second of 1, ...
+  // The agreements on the set-up and on the step, the first rounds of buckets 0, 1, 2, then the
+  // second round of bucket 0 (64 elements), then 3, then the second round of 1, ...
   const std::vector<std::string> expected = {"gather 1024", "reduce 16",  "reduce 4", "reduce 4",
                                              "reduce 4",    "reduce 256", "reduce 4", "reduce 260"};
   EXPECT_EQ(std::vector<std::string>(logs[0].begin(), logs[0].begin() + 8), expected);

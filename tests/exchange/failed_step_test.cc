@@ -1,5 +1,5 @@
 // failed_step_test.cc: a step that ends in an error: memory is what it was before plus the
-// gradient, it can be saved, and no error of an error ends the process.
+// gradient, it can be saved, and no error during error handling ends the process.
 // SPDX-License-Identifier: Apache-2.0
 #include <gtest/gtest.h>
 
@@ -59,7 +59,7 @@ static void add(std::vector<std::vector<double>>& sums, const Model& model) {
   }
 }
 
-// What this rank keeps of a bucket, an owner's share once per worker.
+// What this rank keeps of a bucket, with an owner's share once per worker.
 static std::vector<float> kept_of(const State& state, const Bucket& bucket, int workers) {
   std::vector<float> kept(bucket.elements());
   for (const Parameter& parameter : bucket.parameters) {
@@ -72,8 +72,8 @@ static std::vector<float> kept_of(const State& state, const Bucket& bucket, int 
   return kept;
 }
 
-// Two sound steps, one whose frames arrive damaged everywhere, its state saved and loaded into a
-// new exchange, two more steps: taken in = given out + kept.
+// Two good steps, one whose frames arrive damaged everywhere, its state saved and loaded into a new
+// exchange, two more steps: gradients in = averages out + kept.
 static void conserve_over_failure(Group& group, const Config& config, const ExchangeKind& kind) {
   std::vector<std::vector<double>> in, out;
   BadLine line(group);
@@ -149,8 +149,8 @@ TEST(FailedStep, OfALostRankLosesNothing) {
   }
 }
 
-// Memory that was handed in wrongly is refused before anything of the step is taken in; what the
-// step before has sent must not come back.
+// Wrong memory is rejected before any of the step is taken in. What the previous step sent must not
+// come back.
 TEST(FailedStep, OfWrongMemoryLeavesMemoryAsItWas) {
   for (const char* text :
        {"topk:density=0.1", "dgc", "onebit", "csc", "randomk", "powersgd", "threshold", "signum"}) {
@@ -167,7 +167,7 @@ TEST(FailedStep, OfWrongMemoryLeavesMemoryAsItWas) {
   }
 }
 
-// The first cause, not that a bucket which need not come any more is missing.
+// Reports the first cause, not the absence of a bucket that is no longer needed.
 TEST(FailedStep, IsToldBeforeAllBucketsAreThere) {
   run_local(1, [](Group& group) {
     Exchange exchange(group, two_buckets, Config::parse("dgc"));
@@ -210,13 +210,13 @@ TEST(FailedStep, OfUndoIsAnErrorOfTheStep) {
       }
       EXPECT_NE(text.find("second cause"), std::string::npos) << text;
       EXPECT_NE(text.find("rank " + std::to_string(group.rank())), std::string::npos) << text;
-      // Its memory is not what it should be: it is not to be saved.
+      // Its memory is wrong, so it must not be saved.
       EXPECT_EQ(error_of([&] { state_of(exchange); }), text);
     });
   }
 }
 
-// Numbers that are sound as f64 and not as the f32 that they become.
+// Numbers that are valid as f64 but not as the f32 that they become.
 TEST(FailedStep, OptionsThatVanishAsFloatsAreRefused) {
   const Bucket bucket = Bucket::single(0, "w", 64);
   for (const char* text :

@@ -1,5 +1,5 @@
-// forwarding.h: a group that passes everything on to another: tests override what they watch or
-// damage.
+// forwarding.h: a group that forwards everything to another group. Tests override what they observe
+// or damage.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 

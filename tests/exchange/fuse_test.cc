@@ -21,7 +21,7 @@ std::vector<Bucket> small_buckets(std::size_t count, std::size_t elements) {
   return buckets;
 }
 
-// Collectives per step, once all first steps are behind.
+// Collectives per step, after the first steps.
 std::uint64_t collectives(const std::vector<Config>& configs, std::size_t elements,
                           std::size_t fuse_bytes) {
   const auto buckets = small_buckets(configs.size(), elements);
@@ -50,10 +50,10 @@ TEST(Fuse, CollectivesFallAsExpected) {
   EXPECT_EQ(collectives("dense", 10, 100, 1000), 4u);  // 3 + 3 + 3 + 1
   EXPECT_EQ(collectives("dense", 10, 100, 1 << 20), 1u);
   EXPECT_EQ(collectives("fp16", 10, 100, 1000), 2u);
-  EXPECT_EQ(collectives("dgc", 10, 100, 1 << 20), 10u);  // gathers travel alone
+  EXPECT_EQ(collectives("dgc", 10, 100, 1 << 20), 10u);  // gathers are sent alone
 }
 
-// Rounds fuse among themselves: all norms in one collective, all chunks in another.
+// Rounds fuse separately: all norms in one collective, all chunks in another.
 TEST(Fuse, EveryRoundFuses) {
   EXPECT_EQ(collectives("csc", 10, 6400, 0), 20u);
   EXPECT_EQ(collectives("csc", 10, 6400, 1 << 20), 2u);
@@ -73,8 +73,8 @@ TEST(Fuse, OtherTypesDoNotMix) {
 
 class FusedLaws : public ::testing::TestWithParam<Config> {};
 
-// Fused or not: the same averages, the same void steps, the same state, bit for bit, for every
-// scheme. What the laws say of the one they thus say of the other.
+// Fused or not: the same averages, the same skipped steps, the same state, bit for bit, for every
+// scheme. So the laws hold for both.
 TEST_P(FusedLaws, NothingElseChanges) {
   const auto buckets = awkward_buckets();
   for (const std::size_t fuse_bytes : {100u, 9000u, 1u << 20}) {
@@ -142,7 +142,7 @@ TEST(Fuse, AnotherThresholdIsNamed) {
   });
 }
 
-// Parcels are taken back when they have arrived, and given out again empty.
+// Parcels that have arrived are reused, empty.
 TEST(Fuser, ReusesParcels) {
   Fuser fuser(8);
   const std::vector<std::byte> bytes(4, std::byte{7});

@@ -1,5 +1,5 @@
-// kept_test.cc: what must not get lost or mixed up, for every scheme of the registry: what waited
-// in memory while a step was void, whose frame it is, and whose random numbers.
+// kept_test.cc: what must not get lost or mixed up, for every scheme of the registry: residuals
+// during a skipped step, the sender of a frame, and the owner of random numbers.
 // SPDX-License-Identifier: Apache-2.0
 #include <gtest/gtest.h>
 
@@ -23,8 +23,8 @@ std::map<std::string, std::vector<float>> residuals(Exchange& exchange) {
   return kept;
 }
 
-// Law: what waited is still there after a void step. The bad rank's gradient is partly NaN and zero
-// elsewhere, the others' are zero, so that nothing else can be in memory.
+// Law: a skipped step keeps the residual. The bad rank's gradient is partly NaN and zero elsewhere,
+// and the others' gradients are zero, so that nothing else can be in memory.
 void law_waiting(Group& group, Config config, const ExchangeKind& kind) {
   if (!keeps_residual(config)) return;
   config = with(with(config, "momentum", "0"), "clip", "0");
@@ -34,7 +34,8 @@ void law_waiting(Group& group, Config config, const ExchangeKind& kind) {
   const float nan = std::numeric_limits<float>::quiet_NaN();
   for (std::uint64_t step = 0; step < 4; ++step) {
     Model model = model_gradient(buckets, Shape::normal, seed_of(group, step));
-    // The last is void too, so that something waits for parameters that are always sent in full.
+    // The last step is skipped too, so that parameters that are always sent in full also
+    // have a residual.
     if (step == 3 && group.rank() == workers - 1) model[1][5] = nan;
     ASSERT_EQ(take_step(exchange, model, 0).skipped, step == 3);
   }
@@ -78,8 +79,8 @@ double error_among(int ranks, const Config& config) {
   return squares;
 }
 
-// Law: ranks draw each for itself, so four of them have a quarter of the variance of one. Where the
-// ranks' values meet in a sum (randomk) they draw alike on purpose.
+// Law: each rank draws independently, so four ranks have a quarter of the variance of one. If the
+// ranks' values are summed (randomk), they draw the same on purpose.
 TEST_P(Kept, RanksDrawEachForItself) {
   const Config& config = GetParam();
   if (!right_on_average(config) || keeps_residual(config)) return;
@@ -89,8 +90,8 @@ TEST_P(Kept, RanksDrawEachForItself) {
   EXPECT_NEAR(together / alone, 0.25, 0.08);
 }
 
-// A worker's last round of a step, where that is gathered; else nothing. With `frame` given, it is
-// received in the place of the worker's own, and `status` says what the decoder made of it.
+// A worker's last round of a step if that is gathered, otherwise nothing. If `frame` is given, it
+// is received in place of the worker's own, and `status` is the decoder's result.
 std::vector<std::byte> last_round(const Config& config, const Bucket& bucket, std::uint64_t step,
                                   const std::vector<std::byte>* frame, Status& status,
                                   int& culprit) {
@@ -113,8 +114,7 @@ std::vector<std::byte> last_round(const Config& config, const Bucket& bucket, st
   return out;
 }
 
-// Law: a sound frame that is not this bucket's, this step's or this scheme's is refused, and its
-// sender named.
+// Law: a valid frame of another bucket, step or scheme is rejected, and its sender is named.
 TEST_P(Kept, FramesOfOthersAreRefused) {
   const Config& config = GetParam();
   const Bucket bucket = Bucket::single(3, "w", 640), other = Bucket::single(4, "w", 640);
@@ -145,7 +145,7 @@ TEST_P(Kept, FramesOfOthersAreRefused) {
   }
 }
 
-// The same where the scheme on the wire is the only difference: dgc and topk frames are alike.
+// The same when only the scheme on the wire differs: dgc and topk frames look the same.
 TEST(Frames, OfAnotherSchemeAreRefused) {
   Status status;
   int culprit = -1;
@@ -157,7 +157,7 @@ TEST(Frames, OfAnotherSchemeAreRefused) {
   EXPECT_EQ(culprit, 0);
 }
 
-// The largest of the gradient itself go, and nothing is kept, put back or taken for a residual.
+// Sends the largest elements of the gradient itself, and keeps no residual.
 TEST(Topk, WithoutFeedbackKeepsNothing) {
   const std::vector<Bucket> buckets = {Bucket::single(0, "w", 1000)};
   run_local(2, [&](Group& group) {

@@ -51,8 +51,8 @@ TEST_P(Laws, StochasticSchemesAreRightOnAverage) {
   });
 }
 
-// One worker's step by hand: every round is encoded, comes back as it is, and is decoded. Returns
-// the bytes of all rounds; checks that nobody writes behind the end.
+// One worker's step by hand: every round is encoded, returned unchanged, and decoded. Returns the
+// bytes of all rounds. Checks that nothing is written beyond the end.
 std::size_t bytes_of_step(Compressor& compressor, const Config& config, std::vector<float>& g,
                           std::uint64_t step) {
   const Scheme& scheme = find_scheme(config.scheme);
@@ -79,7 +79,7 @@ std::size_t bytes_of_step(Compressor& compressor, const Config& config, std::vec
   return total;
 }
 
-// Law: no scheme writes more than it announced, and where the table has a formula, exactly that.
+// Law: no scheme writes more than it announced, and exactly that if the table has a formula.
 TEST_P(Laws, BytesAreThoseOfTheFormula) {
   const Scheme& scheme = find_scheme(GetParam().scheme);
   std::vector<Bucket> buckets = awkward_buckets();
@@ -116,8 +116,8 @@ TEST(Sparse, EverythingSentIsTheMean) {
   });
 }
 
-// Momentum correction against double precision: with everything sent each step, masking clears u,
-// so send rarely and compare the residual with the recurrence of the paper.
+// Momentum correction against double precision. When everything is sent in each step, masking
+// clears u. So send rarely, and compare the residual with the recurrence of the paper.
 TEST(Dgc, MomentumCorrectionIsThePapers) {
   const std::size_t count = 500;
   for (const bool nesterov : {false, true}) {
@@ -154,7 +154,7 @@ TEST(Dgc, MomentumCorrectionIsThePapers) {
   }
 }
 
-// Factor masking: what is sent loses its momentum, unless it is switched off.
+// Factor masking: sent elements lose their momentum, unless masking is off.
 TEST(Dgc, MaskingIsAChoice) {
   for (const bool mask : {true, false}) {
     run_local(1, [&](Group& group) {
@@ -174,7 +174,8 @@ TEST(Dgc, MaskingIsAChoice) {
   }
 }
 
-// Local clipping: each rank's norm is at most clip / sqrt(N), by all buckets together or by each.
+// Local clipping: each rank's norm is at most clip / sqrt(N), over all buckets together
+// or over each.
 TEST(Dgc, ClipsByTheGlobalNorm) {
   const std::vector<Bucket> buckets = {Bucket::single(0, "a", 300), Bucket::single(1, "b", 50)};
   for (const bool global : {true, false}) {
@@ -183,7 +184,7 @@ TEST(Dgc, ClipsByTheGlobalNorm) {
           Config::parse(std::string("dgc:density=1,values=f32,momentum=0,clip=3,clip_norm=") +
                         (global ? "global" : "bucket"));
       Exchange exchange(group, buckets, config);
-      // Only rank 0 has a gradient, so the average is a quarter of its clipped one.
+      // Only rank 0 has a gradient, so the average is a quarter of its clipped gradient.
       Model model = model_gradient(buckets, group.rank() == 0 ? Shape::normal : Shape::zero, 3);
       const Model before = model;
       take_step(exchange, model, 0);
@@ -200,8 +201,8 @@ TEST(Dgc, ClipsByTheGlobalNorm) {
   }
 }
 
-// Early warm-up sends a quarter of everything: as a dense sum, because eight ranks' frames would be
-// larger.
+// An early warm-up step sends a quarter of all elements: as a dense sum, because the frames of
+// eight ranks would be larger.
 TEST(Dgc, WarmupFallsBackToTheDenseSum) {
   const Bucket bucket = Bucket::single(0, "w", 10000);
   const auto compressor =

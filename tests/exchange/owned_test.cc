@@ -1,5 +1,5 @@
-// owned_test.cc: residuals of owners (split) under another exchange or number of workers: what is
-// kept overall stays the same.
+// owned_test.cc: residuals of owners (split) under another exchange or number of workers: the total
+// that is kept stays the same.
 // SPDX-License-Identifier: Apache-2.0
 #include <gtest/gtest.h>
 
@@ -23,7 +23,7 @@ TEST(Owned, NamesTellParameterAndPlace) {
   EXPECT_EQ(place("w[64:68]/owner/v", 4), "w 64");
   EXPECT_EQ(place("w/v", 4), "none");
   EXPECT_EQ(place("w/owner/u", 4), "none");
-  // Brackets that are the parameter's own.
+  // Brackets that belong to the parameter's name.
   EXPECT_EQ(place("w[3]/owner/v", 4), "w[3] 0");
   EXPECT_EQ(place("w[0:2]/owner/v", 4), "w[0:2] 0");
   EXPECT_EQ(place("w[0-4]/owner/v", 4), "w[0-4] 0");
@@ -37,7 +37,8 @@ TEST(Owned, FoldingMakesAPlaceWhereThereIsNone) {
   EXPECT_EQ(state.at("w/v").values, (std::vector<float>{0, 0, 3, 3, 3, 0}));
 }
 
-// Four steps by split, then the states are folded and go on by gather, which sends all that waits.
+// Four steps by split, then the states are folded and continue by gather, which sends
+// the whole residual.
 TEST(Owned, ResidualsGoOnUnderAnotherExchange) {
   const std::vector<Bucket> buckets = {Bucket{0, {{"a", 0, 300, {30, 10}}, {"b", 300, 9, {}}}},
                                        Bucket{1, {{"c", 0, 77, {}}}}};

@@ -10,8 +10,8 @@ using namespace testing;
 
 Group* world = nullptr;  // set in main, before the tests run
 
-// What a scheme remembers does not depend on how its bytes travel, and its variants are under all
-// laws on the local engine: here one of each will do, save where travelling is the point.
+// A scheme's memory does not depend on how its bytes are sent, and all laws test its variants on
+// the local engine. So one variant of each scheme suffices here, except when sending is the point.
 std::vector<Config> one_of_each_scheme() {
   std::vector<Config> configs;
   for (const Config& config : law_configs()) {
@@ -20,7 +20,7 @@ std::vector<Config> one_of_each_scheme() {
   return configs;
 }
 
-// Variants of a scheme differ in what travels, not in how many ranks it travels between.
+// Variants of a scheme differ in what is sent, not in the number of ranks.
 TEST(Processes, ReplicasAreBitIdentical) {
   for (const Config& config : world->size() > 2 ? one_of_each_scheme() : law_configs()) {
     law_replicas(*world, config, Shape::normal, 4);
@@ -41,7 +41,7 @@ TEST(Processes, NonFiniteGradientSkipsTheStepOnAllRanks) {
   for (const Config& config : one_of_each_scheme()) law_nan(*world, config);
 }
 
-// Split-reduce and servers over real processes; tests/exchange/striped_test.cc tries every scheme.
+// Split-reduce and servers over real processes. tests/exchange/striped_test.cc tests every scheme.
 TEST(Processes, StripedExchangesKeepTheLaws) {
   for (const char* text : {"split", "server:1", "server:3"}) {
     const ExchangeKind kind = ExchangeKind::parse(text);
@@ -72,7 +72,7 @@ TEST(Processes, AnotherConfigurationIsNamed) {
   EXPECT_NE(text.find("density=0.5"), std::string::npos) << text;
 }
 
-// Only rank 1 goes on from a checkpoint.
+// Only rank 1 continues from a checkpoint.
 TEST(Processes, AnotherStepIsNamed) {
   if (world->size() < 2) return;
   const std::vector<Bucket> buckets = {Bucket::single(0, "w", 100)};

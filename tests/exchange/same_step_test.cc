@@ -1,5 +1,5 @@
-// same_step_test.cc: ranks that begin at different steps, since they loaded different checkpoints
-// or only some of them did, are told so before anything is exchanged.
+// same_step_test.cc: ranks that begin at different steps (they loaded different checkpoints, or
+// only some loaded one) get an error before anything is exchanged.
 // SPDX-License-Identifier: Apache-2.0
 #include <gtest/gtest.h>
 
@@ -67,7 +67,7 @@ TEST(SameStep, OfACheckpointOnOneRankOnlyIsAnError) {
   });
 }
 
-// Into an exchange that has taken steps already.
+// Loads into an exchange that has already taken steps.
 TEST(SameStep, IsAgreedOnAgainAfterALoadInMidRun) {
   const Config config = Config::parse("randomk");
   const auto early = trained(config, 2, 2), late = trained(config, 2, 5);
@@ -96,7 +96,7 @@ TEST(SameStep, OfABadCheckpointIsRefused) {
   });
 }
 
-// Beyond 2^31, and where only the upper half differs.
+// Beyond 2^31, and when only the upper half differs.
 TEST(SameStep, CountsFar) {
   constexpr double far = 8589934593.0, top_of_low_half = 2147483648.0;
   for (const double other : {0.0, far - 1, far + top_of_low_half, far}) {

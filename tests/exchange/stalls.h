@@ -1,5 +1,5 @@
 // stalls.h: the law that a scheme of several rounds gives the same bits however its ranks stall.
-// PyTorch's PowerSGD hook breaks it: it starts second rounds from callbacks, whose order differs
+// PyTorch's PowerSGD hook violates it: it starts second rounds from callbacks, whose order differs
 // between ranks.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -22,8 +22,8 @@ inline std::vector<Bucket> buckets_with_matrices() {
   return buckets;
 }
 
-// The average of the last step. With stalls, every rank waits at random before each submit, in an
-// order of its own.
+// The average of the last step. With stalls, every rank waits at random before each submit, and
+// submits in its own order.
 inline Model run_with(Group& group, const Config& config, bool stalls, std::uint64_t steps) {
   const auto buckets = buckets_with_matrices();
   Exchange exchange(group, buckets, config);

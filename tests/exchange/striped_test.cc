@@ -1,5 +1,5 @@
-// striped_test.cc: every scheme that fits under every law, by split-reduce and with servers; and
-// what is theirs alone: cuts, names, bytes, clashes.
+// striped_test.cc: every scheme that fits, under every law, by split-reduce and with servers. Also
+// what only they have: cuts, names, bytes, clashes.
 // SPDX-License-Identifier: Apache-2.0
 #include "thinwire/exchange/striped.h"
 
@@ -28,7 +28,7 @@ void PrintTo(const Combination& one, std::ostream* out) {
   *out << one.config.str() << " by " << one.kind.str();
 }
 
-// By turns, or the laws would take long: every scheme meets every exchange, its variants one each.
+// Alternates to save time: every scheme runs with every exchange, its variants with one each.
 std::vector<Combination> combinations() {
   std::vector<Combination> all;
   std::string scheme;
@@ -47,7 +47,7 @@ std::vector<Combination> combinations() {
 
 class Striped : public ::testing::TestWithParam<Combination> {
  protected:
-  // Runs `law` on so many ranks, and servers besides.
+  // Runs `law` on each of these numbers of workers, plus the servers.
   void on(std::initializer_list<int> workers,
           const std::function<void(Group&, const Config&, const ExchangeKind&)>& law) {
     const Combination& both = GetParam();
@@ -98,7 +98,8 @@ std::string combination_name(const ::testing::TestParamInfo<Combination>& info) 
 
 INSTANTIATE_TEST_SUITE_P(Registry, Striped, ::testing::ValuesIn(combinations()), combination_name);
 
-// Who needs the norm of all buckets waits for all of them: only global clipping may.
+// A scheme that needs the norm of all buckets waits for all of them. Only global clipping
+// may do so.
 TEST(Striped, AsksForTheNormOnlyToClipByIt) {
   const auto asks = [](const char* text) {
     const Bucket bucket = Bucket::single(0, "w", 500);
@@ -113,8 +114,8 @@ TEST(Striped, AsksForTheNormOnlyToClipByIt) {
 
 // ---- the cuts ----
 
-// Owners' state is named by the cuts, so these are a promise: at a border or between rows where one
-// is within an eighth of a stripe, else at the nearest multiple of 64.
+// The cuts name the owners' state, so they are a promise: at a parameter's border or between rows
+// if one is within an eighth of a stripe, otherwise at the nearest multiple of 64.
 TEST(Stripes, AreCutWhereTheyWere) {
   const auto cuts = [](const Bucket& bucket, std::size_t stripes) {
     std::vector<std::size_t> firsts;
@@ -127,16 +128,16 @@ TEST(Stripes, AreCutWhereTheyWere) {
   EXPECT_EQ(cuts(Bucket{0, {{"w", 0, 1000, {100, 10}}}}, 3), (Firsts{0, 330, 670}));
   EXPECT_EQ(cuts(Bucket{0, {{"w", 0, 1000, {99, 10}}}}, 3), (Firsts{0, 320, 640}));
   EXPECT_EQ(cuts(Bucket{0, {{"w", 0, 1000, {2, 500}}}}, 4), (Firsts{0, 256, 500, 768}));
-  // Borders within the slack of 62 of 500, and just outside.
+  // Borders within the slack of 62 of 500, and just outside it.
   EXPECT_EQ(cuts(Bucket{0, {{"a", 0, 562, {}}, {"b", 562, 438, {}}}}, 2), (Firsts{0, 562}));
   EXPECT_EQ(cuts(Bucket{0, {{"a", 0, 563, {}}, {"b", 563, 437, {}}}}, 2), (Firsts{0, 512}));
   EXPECT_EQ(cuts(Bucket{0, {{"a", 0, 438, {}}, {"b", 438, 562, {}}}}, 2), (Firsts{0, 438}));
   EXPECT_EQ(cuts(Bucket{0, {{"a", 0, 437, {}}, {"b", 437, 563, {}}}}, 2), (Firsts{0, 512}));
-  // Of two borders that are as near, the upper one; of two rows likewise.
+  // Of two equally near borders, the upper one; the same for rows.
   EXPECT_EQ(cuts(Bucket{0, {{"a", 0, 480, {}}, {"b", 480, 40, {}}, {"c", 520, 480, {}}}}, 2),
             (Firsts{0, 520}));
   EXPECT_EQ(cuts(Bucket{0, {{"w", 0, 1010, {101, 10}}}}, 2), (Firsts{0, 510}));
-  // Rows as far as the slack, and one farther.
+  // Rows at exactly the slack, and one beyond it.
   EXPECT_EQ(cuts(Bucket{0, {{"w", 0, 843, {3, 281}}, {"b", 843, 157, {}}}}, 2), (Firsts{0, 562}));
   EXPECT_EQ(cuts(Bucket{0, {{"w", 0, 849, {3, 283}}, {"b", 849, 151, {}}}}, 2), (Firsts{0, 512}));
   // One dimension has no rows.
@@ -182,7 +183,8 @@ TEST(Stripes, KeepParametersAndRowsTogether) {
 
 // ---- against an oracle ----
 
-// v += g per worker, the k largest of each stripe to its owner, who does the same with the average.
+// Each worker adds g to v and sends the k largest of each stripe to its owner, which does the same
+// with the average.
 TEST(Striped, DoubleCompressionIsWhatItSays) {
   const int ranks = 3;
   const std::size_t count = 192, stripe = 64, quota = 6;
@@ -224,14 +226,14 @@ TEST(Striped, DoubleCompressionIsWhatItSays) {
   });
 }
 
-// Clipping by the norm of a bucket means the bucket, not the stripe.
+// Clipping by the norm of a bucket refers to the bucket, not to the stripe.
 TEST(Striped, ClipsByTheNormOfTheWholeBucket) {
   const std::vector<Bucket> buckets = {Bucket::single(0, "a", 300), Bucket::single(1, "b", 500)};
   run_local(4, [&](Group& group) {
     Exchange exchange(group, buckets,
                       Config::parse("dgc:density=1,values=f32,momentum=0,clip=3,clip_norm=bucket"),
                       {.kind = ExchangeKind::parse("split")});
-    // Only rank 0 has a gradient, so the average is a quarter of its clipped one.
+    // Only rank 0 has a gradient, so the average is a quarter of its clipped gradient.
     Model model = model_gradient(buckets, group.rank() == 0 ? Shape::normal : Shape::zero, 3);
     take_step(exchange, model, 0);
     EXPECT_NEAR(4 * norm(model[0]), 1.5, 1e-4);
@@ -267,7 +269,7 @@ TEST(Striped, StateIsNamedByParameterWhateverTheCuts) {
   }
 }
 
-// A void step leaves the owners' memory as it was, to the bit: the workers have taken back what
+// A skipped step leaves the owners' memory unchanged to the bit: the workers have taken back what
 // went into the averages.
 TEST(Striped, SkippedStepLeavesOwnersAsTheyWere) {
   const std::vector<Bucket> buckets = {Bucket::single(0, "w", 1000), Bucket::single(1, "x", 640)};
@@ -316,7 +318,7 @@ TEST(Striped, BytesDoNotGrowWithTheWorkers) {
 
 // ---- damage ----
 
-// Flips a bit of what rank `from` sent to us, in the scatter or in the gather.
+// Flips a bit of what rank `from` sent us, in the scatter or in the gather.
 class Damaging final : public Forwarding {
  public:
   Damaging(Group& inner, std::size_t from, bool scatter)
@@ -360,7 +362,7 @@ TEST(Striped, FlippedBitNamesTheRank) {
   }
 }
 
-// ---- what goes with what ----
+// ---- which options work together ----
 
 std::string clash(const std::string& config, const std::string& kind) {
   return error_of([&] { check_fit(ExchangeKind::parse(kind), Config::parse(config)); });
@@ -392,7 +394,7 @@ TEST(ExchangeKind, ClashesAreNamed) {
     }
     EXPECT_EQ(clash("dgc", kind), "");
     EXPECT_EQ(clash("topk:feedback=off", kind), "");
-    EXPECT_EQ(clash("topk:density=1", kind), "");  // by auto it would travel by all-reduce
+    EXPECT_EQ(clash("topk:density=1", kind), "");  // with auto it would use an all-reduce
   }
   EXPECT_NE(clash("dgc", "split,second=dense").find("'dense' travels by all-reduce"),
             std::string::npos);

@@ -42,7 +42,7 @@ TEST_P(Void, StripesKeepTheLawsToo) {
 
 INSTANTIATE_TEST_SUITE_P(Registry, Void, ::testing::ValuesIn(law_configs()), config_name);
 
-// The infinity is in a bucket whose scheme has no memory; the others' still forget the step.
+// The infinity is in a bucket whose scheme has no memory. The other buckets still forget the step.
 TEST(VoidStep, BucketsOfOtherSchemesForgetItToo) {
   for (const char* last : {"dense", "fp16", "terngrad", "topk:feedback=off"}) {
     for (const char* first : {"dgc:density=0.02", "powersgd", "onebit"}) {
@@ -53,8 +53,8 @@ TEST(VoidStep, BucketsOfOtherSchemesForgetItToo) {
   }
 }
 
-// Buckets that were encoded long before the bad one arrives: their averages are held back until it
-// is known that this rank's gradients are sound.
+// Buckets that were encoded long before the bad one arrives. Their averages are held back until
+// this rank's gradients are known to be finite.
 TEST(VoidStep, ManyBucketsBeforeTheBadOne) {
   for (const char* text : {"dgc:density=0.1", "powersgd:rank=1,rate=1", "csc", "int8", "efsign",
                            "randomk:memory=momentum", "signum"}) {
@@ -80,7 +80,7 @@ TEST(VoidStep, ManyBucketsBeforeTheBadOne) {
   }
 }
 
-// A state that is not finite would make every later step void.
+// A non-finite state would make every later step skipped.
 TEST(VoidStep, StateThatIsNotFiniteIsNotLoaded) {
   run_local(1, [](Group& group) {
     const std::vector<Bucket> buckets = {Bucket::single(0, "w", 10)};

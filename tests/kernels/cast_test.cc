@@ -51,7 +51,8 @@ TEST_P(Cast, FastEqualsReference) {
   });
 }
 
-// Rounding is decided at the halves, between them, and one float beside each of both.
+// Rounding changes at the halves and midway between them, so test these and the floats
+// next to them.
 TEST_P(Cast, ToHalfAtEveryBorder) {
   for (const Kind& kind : kinds) {
     std::vector<float> x;

@@ -1,4 +1,4 @@
-// dgc_test.cc: the DGC pass: what it means, and that every vector width does the same bit for bit.
+// dgc_test.cc: the DGC pass: its meaning, and the same bits on every vector width.
 // SPDX-License-Identifier: Apache-2.0
 #include "thinwire/kernels/dgc.h"
 
@@ -64,7 +64,7 @@ constexpr Accumulate all_modes[] = {Accumulate::none, Accumulate::residual, Accu
 TEST_P(Dgc, FastEqualsReference) {
   for_all_shapes([](Content content, std::size_t size, std::size_t offset) {
     const auto g = make_content(content, 1, size);
-    // u and v are finite in a real run; here too, but as wild as g where g is finite.
+    // u and v are finite in a real run. Here too, but as extreme as g if g is finite.
     const auto plain = content >= Content::nan_first ? Content::normal : content;
     const auto u = make_content(plain, 2, size), v = make_content(plain, 3, size);
     for (const Accumulate mode : all_modes) {
@@ -151,7 +151,7 @@ TEST(DgcLarge, BlocksBeyondTwoToThe24) {
   EXPECT_GT(last, std::size_t{1} << 24);
 }
 
-// The pass by hand, one line per element: what goes in, and what must come out.
+// The pass by hand, one line per element: the input and the expected output.
 struct Line {
   float g, u, v;         // before
   float u_next, v_next;  // kept
@@ -179,7 +179,7 @@ void expect_lines(const DgcRule& rule, const std::vector<Line>& lines) {
 TEST(DgcMeaning, Momentum) {  // scale 1/2, m 1/2: u' = u/2 + g/2, v' = v + u'
   expect_lines({Accumulate::momentum, 0.5f, 0.5f, 4},
                {{2, 4, -1, 3, 2, false, 0, 0},    // u' = 2 + 1, v' = -1 + 3
-                {2, 4, 1, 0, 0, true, 4, 3},      // v' = 1 + 3 ties with 4: taken, masked
+                {2, 4, 1, 0, 0, true, 4, 3},      // v' = 1 + 3 ties with 4: sent and masked
                 {-8, 0, -1, 0, 0, true, -5, -4},  // by magnitude
                 {0, 0, 0, 0, 0, false, 0, 0}});
 }
@@ -212,7 +212,7 @@ TEST(DgcMeaning, OverflowOfTheSumIsNotFinite) {
   EXPECT_EQ(v, 2e38f);
 }
 
-// Sent plus kept equals given, and what is sent shows up nowhere else.
+// Sent plus kept equals given, and sent values appear nowhere else.
 TEST(DgcMeaning, Conserves) {
   const std::size_t count = 5000;
   const auto g = make_content(Content::normal, 11, count);

@@ -1,4 +1,4 @@
-// draw_test.cc: draws look random where the quantisers look: high bits, neighbours, other keys.
+// draw_test.cc: draws are random where the quantisers look: high bits, neighbours, other keys.
 // SPDX-License-Identifier: Apache-2.0
 #include "thinwire/kernels/draw.h"
 
@@ -16,7 +16,7 @@ constexpr std::uint32_t many = 1u << 18;
 // Uniform in [0, 1).
 double draw_unit(DrawKey key, std::uint32_t element) { return draw_at(key, element) * 0x1p-32; }
 
-// How far `counts` are from equal, in standard deviations of chi squared.
+// How far `counts` are from uniform, in standard deviations of chi squared.
 double surprise(const std::vector<double>& counts) {
   double total = 0, chi = 0;
   for (const double count : counts) total += count;
@@ -39,13 +39,13 @@ TEST(Draw, HighBytesAreUniformAloneAndInPairs) {
       ++keys[(draw >> 26) * 64 + (draw_at(draw_key(seed + 1), i) >> 26)];
     }
     for (const auto& counts : {high, pairs, far, keys}) EXPECT_LT(std::abs(surprise(counts)), 5);
-    // Seen from both of its elements, every hash counts twice here: so does chance.
+    // Every hash is seen from both of its elements and counts twice here, and so does chance.
     EXPECT_LT(std::abs(surprise(shared)), 10);
   }
 }
 
-// A flipped bit of the element or of the seed flips each bit half of the time: both halves are high
-// ones to some element.
+// Flipping a bit of the element or of the seed flips each output bit half of the time. Some element
+// uses each half as its high bits.
 TEST(Draw, EveryInputBitReachesEveryBit) {
   for (unsigned flip = 0; flip < 96; ++flip) {
     std::vector<double> flips(32);
@@ -75,8 +75,7 @@ TEST(Draw, MomentsAreThoseOfTheUniformDistribution) {
   EXPECT_NEAR(neighbours / many, 0, 5 * (1.0 / 12) / std::sqrt(many));
 }
 
-// Two elements of a hash: each rounds at random with its own mean, and one tells nothing of the
-// other.
+// Two elements share a hash. Each rounds at random with its own mean, and they are uncorrelated.
 TEST(Draw, SharersAreUncorrelated) {
   for (const double p : {0.01, 0.3, 0.5, 0.9}) {
     double first = 0, second = 0, both = 0;
@@ -95,7 +94,7 @@ TEST(Draw, SharersAreUncorrelated) {
   }
 }
 
-// For ever: resumed runs and other machines must draw the same.
+// Permanent: resumed runs and other machines must draw the same.
 TEST(Draw, IsPinned) {
   EXPECT_EQ(draw_at({0, 0}, 0), 0u);
   EXPECT_EQ(draw_at({1, 2}, 3), 4221614845u);

@@ -1,4 +1,4 @@
-// kernel_testing.h: what all kernel tests share: each target in turn, awkward lengths and contents,
+// kernel_testing.h: shared by all kernel tests: each target in turn, awkward lengths and contents,
 // guarded arrays, comparison by bits.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -21,8 +21,8 @@
 
 namespace thinwire {
 
-// The vector widths to test: all of this machine. Under a sanitizer the widest, whose accesses are
-// the boldest.
+// The vector widths to test: all of this machine. Under a sanitizer only the widest, which accesses
+// memory most aggressively.
 inline std::vector<std::string> tested_targets() {
   std::vector<std::string> targets = kernel_targets();
 #if defined(THINWIRE_SANITIZED)
@@ -31,7 +31,7 @@ inline std::vector<std::string> tested_targets() {
   return targets;
 }
 
-// Runs a test once with each of them.
+// Runs a test once with each target.
 class EachTarget : public ::testing::TestWithParam<std::string> {
  protected:
   void SetUp() override { force_kernel_target(GetParam()); }
@@ -128,7 +128,7 @@ inline std::vector<float> make_content(Content content, std::uint64_t seed, std:
   return values;
 }
 
-// Calls body(content, size, offset) for all of them.
+// Calls body(content, size, offset) for all combinations.
 template <typename Body>
 void for_all_shapes(Body body) {
   for (const Content content : all_contents) {

@@ -1,4 +1,4 @@
-// limit_test.cc: which elements are taken in, the same on every vector width, and the way back.
+// limit_test.cc: which elements are accepted, the same on every vector width, and how to undo them.
 // SPDX-License-Identifier: Apache-2.0
 #include "thinwire/kernels/limit.h"
 
@@ -33,8 +33,8 @@ TEST_P(Limit, EveryPositionCounts) {
   }
 }
 
-// In by the pass of every memory, out by take_out(): ordinary gradients leave v to rounding, and
-// huge ones never more than twice what was there.
+// Each memory's pass adds, take_out() undoes it: for ordinary gradients v is restored to rounding,
+// and huge ones never leave more than twice what was there.
 TEST(LimitValue, TakeOutIsTheWayBack) {
   constexpr std::size_t count = 1000;
   const auto before = make_content(Content::normal, 3, count);
@@ -67,7 +67,7 @@ TEST(LimitValue, TakeOutIsTheWayBack) {
   }
 }
 
-// ... also where v lacks what was sent, of any size.
+// ... also if v lacks what was sent, of any size.
 TEST(LimitValue, TakeOutAddsWhatWasSent) {
   constexpr std::size_t count = 1000;
   const auto before = make_content(Content::normal, 3, count);

@@ -1,4 +1,5 @@
-// natural_test.cc: powers of two: one result on every vector width, exact chances, the edges.
+// natural_test.cc: powers of two: one result on every vector width, exact
+// probabilities, edge cases.
 // SPDX-License-Identifier: Apache-2.0
 #include "thinwire/kernels/natural.h"
 
@@ -41,7 +42,7 @@ TEST_P(Natural, RefusesAnInfiniteExponentAnywhere) {
   }
 }
 
-// `draws` roundings of x, as their mean and variance.
+// The mean and variance of `draws` roundings of x.
 void moments(float x, std::uint32_t draws, double& mean, double& variance) {
   const std::vector<float> same(draws, x);
   std::vector<std::uint8_t> out(bytes({}, draws));

@@ -95,7 +95,7 @@ TEST_P(PowerSgd, GiveEqualsReference) {
   }
 }
 
-// Against the definition, in double.
+// Against the definition, in double precision.
 TEST(PowerSgdValue, ProductsAreThose) {
   const Panel panel{9, 37, 37, 3};
   const auto g = make_content(Content::normal, 1, 9 * 37),
@@ -127,7 +127,7 @@ TEST(PowerSgdValue, ProductsAreThose) {
   EXPECT_NEAR(back[37 + 20], product, 1e-4);
 }
 
-// What is beyond the limit never enters E, and the rest of the row does.
+// Elements beyond the limit never enter E, but the rest of the row does.
 TEST(PowerSgdValue, NonFiniteElementsStayOutside) {
   const Panel panel{2, 40, 40, 2};
   for (std::size_t at = 0; at < 80; ++at) {

@@ -36,8 +36,8 @@ TEST_P(Qsgd, PacksEveryWidth) {
   }
 }
 
-// Mean x and variance unit^2 f (1 - f), f the fraction of the level: per element, over many keys;
-// and the bound of the paper: |error|^2 <= min(n / s^2, sqrt(n) / s) |x|^2.
+// Mean x and variance unit^2 f (1 - f), where f is the fraction of the level: per element, over
+// many keys. Also the paper's bound: |error|^2 <= min(n / s^2, sqrt(n) / s) |x|^2.
 TEST(QsgdMoments, AreThePapers) {
   constexpr std::size_t count = 512;
   constexpr int draws = 3000;
@@ -98,7 +98,7 @@ TEST(QsgdValue, ZeroAndLoneElements) {
   ASSERT_TRUE(qsgd_encode(rule, x.data(), nullptr, 600, draw_key(1), 0, out.data()));
   ASSERT_TRUE(qsgd_add(rule, out.data(), 600, 1, back.data()));
   EXPECT_EQ(back, x);  // not NaN
-  x[7] = -3;           // its own norm: the top level, always
+  x[7] = -3;           // its own norm: always the top level
   ASSERT_TRUE(qsgd_encode(rule, x.data(), nullptr, 600, draw_key(1), 0, out.data()));
   ASSERT_TRUE(qsgd_add(rule, out.data(), 600, 1, back.data()));
   for (std::size_t i = 0; i < 600; ++i) EXPECT_NEAR(back[i], x[i], 1e-6);

@@ -1,4 +1,4 @@
-// quantiser_testing.h: what the tests of all quantisers ask of their kernels.
+// quantiser_testing.h: what the tests of all quantisers require of their kernels.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -8,7 +8,7 @@
 namespace thinwire {
 
 // Encoding with and without residual, and adding, against the references, bit for bit, at awkward
-// sizes and contents; nothing outside the arrays is touched.
+// sizes and contents. Nothing outside the arrays is touched.
 template <typename Rule, auto encode, auto encode_reference, auto add, auto add_reference>
 void expect_fast_equals_reference(const Rule& rule,
                                   std::size_t (*bytes_of)(const Rule&, std::size_t)) {
@@ -31,7 +31,7 @@ void expect_fast_equals_reference(const Rule& rule,
       ASSERT_TRUE(add_reference(rule, fast.data(), size, 0.3f, slow_sum.data()));
       ASSERT_TRUE(same_bits(fast_sum.view(), slow_sum.view()) && fast_sum.intact());
       if (!residual) continue;
-      // What was sent and what was kept is what came in; where nothing was, v is as before.
+      // Sent plus kept equals given. If nothing was given, v is unchanged.
       std::vector<float> sum(fast_v.view().begin(), fast_v.view().end());
       ASSERT_TRUE(add(rule, fast.data(), size, 1.0f, sum.data()));
       for (std::size_t i = 0; i < size; ++i) {

@@ -1,4 +1,4 @@
-// sgd_test.cc: the step of the weights: equal on every vector width, and equal to plain SGD.
+// sgd_test.cc: the weight update: equal on every vector width, and equal to plain SGD.
 // SPDX-License-Identifier: Apache-2.0
 #include "thinwire/kernels/sgd.h"
 
@@ -13,7 +13,7 @@ THINWIRE_EACH_TARGET(Sgd);
 TEST_P(Sgd, FastEqualsReference) {
   for_all_shapes([](Content content, std::size_t size, std::size_t offset) {
     const auto average = make_content(content, 1, size);
-    // Finite weights: which of two NaNs a sum keeps is nobody's promise.
+    // Finite weights, because it is unspecified which of two NaNs a sum keeps.
     const auto plain = content >= Content::nan_first ? Content::normal : content;
     const auto w = make_content(plain, 2, size), s = make_content(plain, 3, size);
     for (const bool nesterov : {false, true}) {
@@ -46,8 +46,8 @@ TEST(SgdMeaning, ByHand) {
   EXPECT_EQ(w, 7.5f);
 }
 
-// Momentum of the gradient before the exchange and of the decay after it, against the usual
-// optimizer that has one momentum of both.
+// Momentum of the gradient before the exchange plus momentum of the decay after it, against the
+// usual optimizer with one momentum for both.
 TEST(SgdMeaning, BothMomentaTogetherAreMomentumSgd) {
   const float m = 0.9f, rate = 0.05f, decay = 0.01f;
   for (const bool nesterov : {false, true}) {

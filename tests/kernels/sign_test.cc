@@ -1,4 +1,4 @@
-// sign_test.cc: sign bits, the sums of their sides and what they stand for, on every vector width.
+// sign_test.cc: sign bits, the sums of both sides and their decoded values, on every vector width.
 // SPDX-License-Identifier: Apache-2.0
 #include "thinwire/kernels/sign.h"
 
@@ -10,7 +10,7 @@ namespace {
 class Sign : public EachTarget {};
 THINWIRE_EACH_TARGET(Sign);
 
-// r is finite in a real run; here too, but as wild as g where g is finite.
+// r is finite in a real run. Here too, but as extreme as g if g is finite.
 std::vector<float> residual_for(Content content, std::size_t size) {
   return make_content(content >= Content::nan_first ? Content::normal : content, 2, size);
 }
@@ -40,7 +40,7 @@ TEST_P(Sign, ScanEqualsReference) {
 
 TEST_P(Sign, SettleAndAddEqualReference) {
   for_all_shapes([](Content content, std::size_t size, std::size_t offset) {
-    if (content >= Content::nan_first) return;  // settle is for what a scan found finite
+    if (content >= Content::nan_first) return;  // settle requires finite input
     Guarded<float> g(make_content(content, 1, size), offset);
     Guarded<float> fast(residual_for(content, size), offset), slow(fast.view(), offset);
     sign_settle(g.data(), fast.data(), size, 0.75f, -1.25f);

@@ -1,4 +1,4 @@
-// signum_test.cc: momentum and its signs: what they mean, and the same bits on every vector width.
+// signum_test.cc: momentum and its signs: their meaning, and the same bits on every vector width.
 // SPDX-License-Identifier: Apache-2.0
 #include "thinwire/kernels/signum.h"
 

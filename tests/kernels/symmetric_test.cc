@@ -17,7 +17,7 @@ std::vector<double> doubles(Content content, std::uint64_t seed, std::size_t cou
 }
 
 bool same(Guarded<double>& a, Guarded<double>& b) {
-  // Which NaN it is depends on the order of operands, which compilers may choose.
+  // The NaN depends on the order of operands, which compilers may choose.
   const auto equal = [](double x, double y) {
     return std::bit_cast<std::uint64_t>(x) == std::bit_cast<std::uint64_t>(y) ||
            (std::isnan(x) && std::isnan(y));

@@ -1,4 +1,4 @@
-// target_test.cc: every vector width of this machine can be chosen by name.
+// target_test.cc: every vector width of this machine can be selected by name.
 // SPDX-License-Identifier: Apache-2.0
 #include "thinwire/kernels/target.h"
 

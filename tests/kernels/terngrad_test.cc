@@ -118,7 +118,8 @@ TEST(TernGradMoments, AreThePapers) {
   }
 }
 
-// Clipped magnitudes count as the bound; no scale, no signs; the largest is always sent.
+// Clipped magnitudes count as the bound. Without a scale there are no signs. The largest
+// is always sent.
 TEST(TernGradValue, Edges) {
   const std::vector<float> x(1000, -5.0f);
   std::vector<std::int8_t> out(1000);

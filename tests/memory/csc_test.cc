@@ -1,4 +1,4 @@
-// csc_test.cc: chunks out of a bucket and back, what rounding leaves behind, and one result for
+// csc_test.cc: chunks out of a bucket and back, the rounding error that stays, and one result for
 // any number of threads.
 // SPDX-License-Identifier: Apache-2.0
 #include "thinwire/memory/csc.h"

@@ -1,5 +1,5 @@
-// dgc_test.cc: the memory of sparse schemes against a plain reference: which elements go, and what
-// stays.
+// dgc_test.cc: the memory of sparse schemes against a plain reference: which elements are sent, and
+// which stay.
 // SPDX-License-Identifier: Apache-2.0
 #include "thinwire/memory/dgc.h"
 
@@ -20,7 +20,7 @@ using testing::gradient;
 using testing::same_bits;
 using testing::Shape;
 
-// One step, done the obvious way: new u and v for every element, then sort those that pass.
+// One step, done in the obvious way: new u and v for every element, then sort those that pass.
 struct Plain {
   std::vector<float> u, v;
   std::vector<std::uint32_t> sent;
@@ -97,7 +97,7 @@ TEST_F(DgcMemoryTest, EqualsThePlainStep) {
             const double density = step < 4 ? 0.1 : 0.02;
             const auto g = gradient(shape, count, step);
             const Quota quota = Quota::of(count, density);
-            // Steered: give the plain step the same threshold, and force a low one now and then, so
+            // Steered: give the plain step the same threshold, and sometimes force a low one, so
             // that too many pass.
             double threshold = std::numeric_limits<float>::denorm_min();
             if (!exact && quota.wanted < count) {
@@ -251,7 +251,7 @@ TEST_F(DgcMemoryTest, ThresholdBecomesUnknownWhenTooFewPass) {
   EXPECT_EQ(survivors.size(), 2000u);
 }
 
-// The threshold is one for the bucket unless a layer is to have its own.
+// The bucket has one threshold, unless each layer has its own.
 TEST_F(DgcMemoryTest, TheLargestOfTheBucketGo) {
   DgcMemory memory(Bucket{0, {{"small", 0, 50, {}}, {"large", 50, 50, {}}}}, {});
   std::vector<float> g(100, 1.0f);

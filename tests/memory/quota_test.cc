@@ -1,5 +1,5 @@
-// quota_test.cc: how many may go, how a threshold is steered towards them, and what a half can
-// hold.
+// quota_test.cc: how many elements may be sent, how a threshold is steered towards that number, and
+// what a half can hold.
 // SPDX-License-Identifier: Apache-2.0
 #include "thinwire/memory/quota.h"
 
@@ -13,7 +13,8 @@
 namespace thinwire {
 namespace {
 
-// Frames are bounded by `most`, and every rank computes it for itself: these numbers are a promise.
+// `most` bounds the frames, and every rank computes it independently, so these numbers
+// are a promise.
 TEST(Quota, TheBandIsAQuarterAndEight) {
   EXPECT_EQ(Quota::of(1'000'000, 0.001).most, 1258u);
   EXPECT_EQ(Quota::of(1000, 0.1).wanted, 100u);
@@ -55,7 +56,7 @@ TEST(CscGrid, SharesAreRoundedAndNeverNone) {
   EXPECT_EQ((CscGrid{101, 10}.size(10)), 1u);
 }
 
-// A sum of halves must not overflow: each worker sends at most half of f16's range, and keeps the
+// A sum of halves must not overflow, so each worker sends at most half of f16's range and keeps the
 // rest.
 TEST(SummedValues, LimitsWhatAHalfCannotHold) {
   for (const float sign : {1.0f, -1.0f}) {
@@ -87,8 +88,8 @@ State state_of(CscMemory& memory) {
   return state;
 }
 
-// What was sent leaves the memory with the next gradient, or when it is looked at; momentum only
-// where it is masked.
+// Sent values leave the memory with the next gradient, or when it is read. Momentum leaves only if
+// it is masked.
 TEST(CscMemory, SentChunksAreClearedOnce) {
   const CscGrid grid{10, 3};
   for (const bool look : {false, true}) {

@@ -1,4 +1,4 @@
-"""test_attach: what attach() decides, what it refuses, and that it can be undone."""
+"""test_attach: what attach() decides, what it rejects, and that it can be undone."""
 
 # SPDX-License-Identifier: Apache-2.0
 import logging
@@ -100,8 +100,8 @@ def test_one_line_says_what_was_decided():
 
 
 def takes_over(rank, world):
-    """At density 1, without masking, dgc is SGD with momentum: gradients are what differs, by
-    rounding only."""
+    """At density 1, without masking, dgc is SGD with momentum; gradients differ only
+    by rounding."""
     for options in (
         {},
         {"nesterov": True},
@@ -121,7 +121,7 @@ def takes_over(rank, world):
         torch.testing.assert_close(
             result[0], result[1], rtol=1e-4, atol=1e-5, msg=lambda text: f"{options}: {text}"
         )
-    # In mid-run: what the optimizer has gathered goes over, and comes back.
+    # During the run: the optimizer's momentum moves to the scheme and back.
     result = []
     for attached in (False, True):
         model = net()
@@ -145,7 +145,8 @@ def test_momentum_and_decay_are_taken_over_as_they_were():
 
 
 def detaches(rank, world):
-    """After detach() bits are those of plain DDP, once the residual has been paid."""
+    """After detach() results are bit-identical to plain DDP, once the residual has
+    been delivered."""
     model = net()
     ddp, optimizer = wrap(model), sgd(model, momentum=0)
     handle = thinwire.attach(ddp, optimizer, scheme="topk", density=0.01)
@@ -180,7 +181,7 @@ def test_detach_gives_back_plain_ddp():
 
 
 def closures(rank, world):
-    """A step that runs backward itself, as Lightning's do: positional or by name."""
+    """A step that runs backward itself, as in Lightning, with the closure positional or by name."""
     results = []
     for form in (None, "positional", "named"):
         model = net()
@@ -220,8 +221,7 @@ def misuse(rank, world):
     model = net()
     ddp, optimizer = wrap(model), sgd(model)
     handle = thinwire.attach(ddp, optimizer, scheme="dgc")
-    # A state of the optimizer that is loaded before attach() still says how much momentum there
-    # was.
+    # An optimizer state that is loaded before attach() still says how much momentum there was.
     saved = optimizer.state_dict()
     second = net()
     other = sgd(second)

@@ -13,7 +13,7 @@ SCHEME = "dgc:density=0.05"
 
 
 class App:
-    """Something of the user's own that holds the handle."""
+    """A user's own object that holds the handle."""
 
     def __init__(self, handle):
         self.handle = handle
@@ -134,7 +134,8 @@ def test_a_plain_load_with_another_number_is_an_error_on_all_ranks(tmp_path, old
 
 
 def saves_the_dictionary(rank, world, folder):
-    """Not the handle but its state: DCP keeps one rank's, and nobody can load that by mistake."""
+    """Saves the state instead of the handle: DCP keeps only one rank's, and loading
+    it is an error."""
     model, ddp, optimizer, handle = start()
     train(ddp, optimizer, rank, range(5))
     dcp.save({"handle": handle.state_dict()}, checkpoint_id=folder)
@@ -168,7 +169,8 @@ def test_two_handles_in_one_checkpoint(tmp_path):
 
 
 def asked_early(rank, world, form):
-    """get_state_dict() lets a stateless optimizer take a step of zeros: nothing comes of it."""
+    """get_state_dict() makes a stateless optimizer take a step with zeros, which must
+    have no effect."""
     results = []
     for asks in (False, True):
         model, ddp, optimizer, handle = start(form)

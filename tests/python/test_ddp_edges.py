@@ -1,5 +1,6 @@
-"""test_ddp_edges: where DDP does not hand over, or hands over twice, what a scheme brought back.
-The law is always the same: what the optimizer saw plus what is kept is the sum of all gradients."""
+"""test_ddp_edges: cases in which DDP does not deliver what a scheme returned, or
+delivers it twice. The law is always the same: what the optimizer saw plus what is kept
+is the sum of all gradients."""
 
 # SPDX-License-Identifier: Apache-2.0
 import pytest
@@ -19,7 +20,7 @@ RESIDUAL = (
 
 
 class Branches(torch.nn.Module):
-    """Uses one of two branches, by turn."""
+    """Uses one of two branches, alternately."""
 
     def __init__(self):
         super().__init__()
@@ -68,7 +69,7 @@ def conserves(handle, model, seen, given, world, where):
 
 
 def alternates(rank, world, form, turns, to_none, options):
-    """Weights stay, so that a twin without DDP says what each rank's gradients are."""
+    """Weights stay constant, so that a twin without DDP computes each rank's gradients."""
     for scheme in RESIDUAL:
         model, alone = Branches(), Branches()
         ddp, optimizer = (
@@ -226,7 +227,7 @@ def test_two_backwards_per_step_without_momentum_are_right():
 
 
 def harmless(rank, world):
-    """What looks like a second backward and is none: dgc must not refuse it."""
+    """What looks like a second backward but is not: dgc must not reject it."""
 
     def fresh(**options):
         model = net()
@@ -239,7 +240,7 @@ def harmless(rank, world):
             for step in range(4):
                 optimizer.zero_grad(set_to_none=to_none)
                 loss_of(ddp, rank, step).backward()
-                if step != 1:  # a step that is dropped: its gradients are cleared
+                if step != 1:  # a dropped step: its gradients are cleared
                     optimizer.step()
             for step in range(4):
                 with ddp.no_sync():
@@ -280,7 +281,7 @@ def test_what_only_looks_like_a_second_backward_is_taken():
 
 
 def joins(rank, world):
-    """Ranks with fewer batches shadow the others, who look for unused parameters meanwhile."""
+    """Ranks with fewer batches shadow the others, which look for unused parameters meanwhile."""
     for scheme in ("dense", "onebit", "dgc:density=0.1,momentum=0"):
         model = Branches()
         ddp, optimizer = wrap(model, find_unused_parameters=True), sgd(model, momentum=0)

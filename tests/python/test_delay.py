@@ -1,5 +1,5 @@
 """test_delay: delayed averaging from Python: one anchor everywhere, whatever the model, the
-optimizer and the wrapper; and the way back."""
+optimizer and the wrapper; and the return to plain training."""
 
 # SPDX-License-Identifier: Apache-2.0
 import contextlib
@@ -75,8 +75,8 @@ def test_all_workers_have_one_anchor(world, form, ddp, options):
 
 
 def fedavg(rank, world, steps_per_message):
-    """Without delay and correction, to the bit: x += the mean of what the workers did. Slowly,
-    beside it."""
+    """Without delay and correction, exact to the bit: x += the mean of the workers' updates.
+    Compares with a slow reference."""
     model, optimizer, handle = attached(delay=0, local_steps=steps_per_message, correction="none")
     slow = net()
     slow_optimizer = FORMS["sgd"](slow)
@@ -94,8 +94,8 @@ def fedavg(rank, world, steps_per_message):
 
 
 def synchronous(rank, world):
-    """One step per message and no delay: DDP's training, but for rounding, where there is no
-    momentum to be each worker's own."""
+    """One step per message and no delay: equal to DDP's training up to rounding, if there is no
+    momentum that each worker keeps for itself."""
     plain, model = net(), net()
     optimizers = [torch.optim.SGD(one.parameters(), lr=0.125) for one in (plain, model)]
     handle = thinwire.attach(model, optimizers[1], scheme="dense", delay=0)
@@ -113,7 +113,7 @@ def test_without_delay_it_is_fedavg_and_synchronous_training():
 
 def wrapped(rank, world):
     """DDP's own exchange is off: the same bits as the plain module, also with accumulation,
-    closures and BatchNorm, whose statistics stay each worker's."""
+    closures and BatchNorm, whose statistics stay each worker's own."""
     results = []
     for ddp in (False, True):
         torch.manual_seed(rank)  # rank 0's weights count
@@ -142,7 +142,7 @@ def wrapped(rank, world):
         with handle.anchor(average_buffers=False):
             assert torch.equal(module[1].running_mean, own)
         assert torch.equal(module[1].running_mean, own)
-        copy.deepcopy(module)  # nothing of ours is in it
+        copy.deepcopy(module)  # it contains nothing of ours
         handle.drain()
         results.append(
             (
@@ -166,8 +166,8 @@ def test_a_plain_module_and_ddp_give_the_same_bits():
 
 
 def strange(rank, world):
-    """Parameters that lie in memory otherwise, or elsewhere than at first, and one that rank 1
-    never uses."""
+    """Parameters with another memory layout, parameters that moved, and one that rank
+    1 never uses."""
     results = []
     for odd in (False, True):
         torch.manual_seed(0)
@@ -214,7 +214,7 @@ def test_a_measured_delay_is_the_same_everywhere():
 
 
 def detaches(rank, world, form, options):
-    """From there on plain DDP keeps replicas identical: momentum is the same everywhere too."""
+    """After that, plain DDP keeps replicas identical: momentum is the same everywhere too."""
     model, optimizer, handle = attached(form, ddp=True, **options)
     train(model, optimizer, rank, range(10))
     handle.detach()
@@ -224,7 +224,7 @@ def detaches(rank, world, form, options):
     assert same_everywhere(weights(model)) and handle.report().steps == 10
     thinwire.attach(model, optimizer, scheme="dense", delay=2).detach()  # and again, or
     handle = thinwire.attach(model, optimizer, scheme="bf16")  # ... gradients
-    handle.check_replicas()  # a rank that is done closes its connections
+    handle.check_replicas()  # a rank that has finished closes its connections
 
 
 def test_detach_gives_back_plain_ddp():
@@ -238,7 +238,7 @@ def test_detach_gives_back_plain_ddp():
 
 
 def learns(rank, world, scheme):
-    """And it trains: the same task for all, messages of 1 in 20 values, eight steps late."""
+    """It trains: the same task for all, messages with 1 in 20 values, eight steps late."""
     model, optimizer, handle = attached(scheme=scheme, delay=8, local_steps=2)
     x, y = batch(0, 0, 64)
     for _ in range(100):

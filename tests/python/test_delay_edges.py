@@ -1,5 +1,5 @@
-"""test_delay_edges: delayed averaging at its edges: the same training, or an error on every rank;
-never one that drifts apart without a word."""
+"""test_delay_edges: edge cases of delayed averaging: the same training, or an error on every
+rank; never a silent divergence."""
 
 # SPDX-License-Identifier: Apache-2.0
 import copy
@@ -21,7 +21,7 @@ def refuses(*parts, kind=Exception):
 
 
 def unchanged(model, action, *parts):
-    """The action is refused, in these words, and no weight has moved."""
+    """The action fails with this text, and no weight has changed."""
     before = weights(model)
     with refuses(*parts):
         action()
@@ -32,7 +32,8 @@ def unchanged(model, action, *parts):
 
 
 def frozen(rank, world, ddp):
-    """Begin alike, are compared, and are refused when they are trained later."""
+    """Frozen parameters start equal, are compared, and raise an error when they are
+    trained later."""
     module = net(seed=rank)
     module[0].weight.requires_grad_(False)
     module.register_buffer("count", torch.tensor([rank, 7]))
@@ -67,7 +68,7 @@ def frozen(rank, world, ddp):
     module[0].weight.data.zero_()
     handle.detach()
 
-    module[0].weight.requires_grad_(True)  # what the error says to do
+    module[0].weight.requires_grad_(True)  # does what the error says
     again = thinwire.attach(model, optimizer, scheme="dense", delay=2)
     train(model, optimizer, rank, range(10, 14))
     again.drain()
@@ -80,7 +81,8 @@ def test_frozen_parameters(ddp):
 
 
 def covered(rank, world):
-    """Half an optimizer, other tensors, shared weights, and what DDP was told to leave alone."""
+    """Half an optimizer, other tensors, shared weights, and parameters that DDP was
+    told to ignore."""
     model = net()
     for part, wrong in (
         ("are not in the optimizer: '2.weight'", sgd(model[0])),
@@ -103,7 +105,7 @@ def covered(rank, world):
     bias = model[0].bias.data.clone()
     model[0].bias.data.add_(1)
     unchanged(model, lambda: train(model, optimizer, rank, [0]), "'0.bias' has changed", "load")
-    model[0].bias.data = bias  # elsewhere, with the same values
+    model[0].bias.data = bias  # other memory, with the same values
     train(model, optimizer, rank, range(3))
     model.half()
     unchanged(model, optimizer.step, "'4.bias' has become", "Half")
@@ -142,7 +144,7 @@ def test_what_is_averaged():
 
 
 def drained(rank, world, form, correction):
-    """The same bits with book b too, twice; and training goes on from there, after a load too."""
+    """The same bits with book b too, twice; training continues from there, also after a load."""
     options = {"scheme": "topk", "density": 0.05, "delay": 3, "correction": correction}
     model, optimizer, handle = attached(form, **options)
     train(model, optimizer, rank, range(8))
@@ -173,7 +175,8 @@ def handles():
 
 
 def comes_and_goes(rank, world):
-    """Nothing stays open after detach, with a callback and with the handle still in hand."""
+    """Nothing stays open after detach, even with a callback and with the handle still
+    referenced."""
     model = net()
     optimizer, scaler = sgd(model), torch.amp.GradScaler("cpu", init_scale=4.0)
     kept, counts = [], []
@@ -197,7 +200,7 @@ def comes_and_goes(rank, world):
     ):
         with refuses("detach", kind=thinwire.Error):
             call()
-    train(model, optimizer, rank, range(2, 4))  # on its own
+    train(model, optimizer, rank, range(2, 4))  # trains alone
 
     other = net()
     other_optimizer = sgd(other)
@@ -221,7 +224,7 @@ def test_attach_and_detach_leave_nothing_open():
 
 
 def anchors(rank, world):
-    """Nested, with steps, drains and errors inside; buffers that were replaced meanwhile."""
+    """Nested, with steps, drains and errors inside, and buffers that were replaced in between."""
     module = nn.Sequential(nn.Linear(20, 16), nn.BatchNorm1d(16), nn.Linear(16, 10))
     optimizer = sgd(module)
     handle = thinwire.attach(module, optimizer, scheme="dense", delay=2)
@@ -283,7 +286,7 @@ def states(rank, world):
             for name, value in other_handle.state_dict()["entries"].items()
         )
 
-    refused(state, "load its own first")
+    refused(state, "load it first")
     other_optimizer.load_state_dict(optimizer_state)
     refused(kept[8 - rank][1], "rank 0: step 8; rank 1: step 7", "no rank has loaded")
     refused({} if rank == 1 else state, "rank 1: refused" if rank == 0 else "version")
@@ -294,7 +297,7 @@ def states(rank, world):
     refused({**state, "rank": 1 - rank}, "rank")
     synchronous = thinwire.attach(wrap(third := net()), sgd(third), scheme="dense")
     refused(synchronous.state_dict(), "without delay=")
-    for early in (5, 8, 2, 8):  # again, also with fewer messages under way
+    for early in (5, 8, 2, 8):  # again, also with fewer messages in flight
         other_handle.load_state_dict(kept[early][1])
     train(other, other_optimizer, rank, [8])
     assert torch.equal(weights(other), weights(model))

@@ -1,5 +1,5 @@
-"""test_delay_faults: delayed averaging when steps do not take place, ranks are not there, or
-settings do not fit together."""
+"""test_delay_faults: delayed averaging with skipped steps, missing ranks, or settings
+that clash."""
 
 # SPDX-License-Identifier: Apache-2.0
 import os
@@ -70,7 +70,7 @@ def dies(rank, world, options, victim):
 
 
 def leaves(rank, world, victim):
-    """Nobody waits for a message here, only for the last rank to come."""
+    """No rank waits for a message here, only for the last rank to arrive."""
     model, optimizer, handle = attached(timeout=2, delay=0)
     train(model, optimizer, rank, range(3))
     if rank == victim:

@@ -1,5 +1,5 @@
-"""test_delay_state: checkpoints of delayed averaging: exact with messages under way, and the same
-bits as the C++ trainer's from there."""
+"""test_delay_state: checkpoints of delayed averaging: exact with messages in flight, and then
+the same bits as the C++ trainer."""
 
 # SPDX-License-Identifier: Apache-2.0
 import copy

@@ -1,5 +1,5 @@
-"""test_delay_steps: delayed averaging in steps that are not as usual: ranks that differ, updates
-that overflow, errors in mid-step, wrapped models."""
+"""test_delay_steps: delayed averaging in unusual steps: ranks that differ, updates that
+overflow, errors in mid-step, wrapped models."""
 
 # SPDX-License-Identifier: Apache-2.0
 import pytest
@@ -14,7 +14,7 @@ nn = torch.nn
 
 
 def differ(rank, world):
-    """Ranks that attach differently are told so, and keep their weights."""
+    """Ranks that attach differently get an error, and keep their weights."""
     for mine, part in (
         ({"local_steps": 2, "delay": 4}, "delay=4"),
         ({"check_every": 7}, "every=7"),
@@ -34,7 +34,7 @@ def test_ranks_attach_alike():
 
 
 def huge(rank, world, scheme):
-    """A finite step that is far too large ends with an error, on all ranks, and not in silence."""
+    """A finite step that is far too large ends with an error on all ranks, not silently."""
     model, optimizer, handle = attached(scheme=scheme, delay=2, timeout=20)
     train(model, optimizer, rank, range(4))
     optimizer.zero_grad()
@@ -53,7 +53,7 @@ def test_an_update_that_overflows_is_an_error(scheme):
 
 
 def void(rank, world):
-    """A NaN step leaves nothing behind in weights, momentum or messages, like an empty step."""
+    """A NaN step leaves nothing in weights, momentum or messages, like an empty step."""
     results = []
     for poison in (False, True):
         model, optimizer, handle = attached(scheme="topk:density=0.1", delay=2)
@@ -118,11 +118,11 @@ def fails(rank, world):
             if step < 30:
                 model[2].weight.grad = None
         optimizer.step()
-        if step == 30:  # rank 1 begins with what the others have
+        if step == 30:  # rank 1 starts with the others' moments
             moments = [torch.empty(32, 32) for _ in range(world)]
             dist.all_gather(moments, optimizer.state[model[2].weight]["exp_avg_sq"])
             assert moments[1].sum() > 0.5 * moments[0].sum()
-    handle.detach()  # what a rank never used is gathered all the same
+    handle.detach()  # gathers a moment that a rank never used, too
     for parameter in model.parameters():
         for key in ("step", "exp_avg", "exp_avg_sq"):
             assert same_everywhere(optimizer.state[parameter][key])

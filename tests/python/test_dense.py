@@ -1,4 +1,4 @@
-"""test_dense: as `dense` a handle is invisible: the bits of plain DDP."""
+"""test_dense: with `dense`, results are bit-identical to plain DDP."""
 # SPDX-License-Identifier: Apache-2.0
 import pytest
 import torch

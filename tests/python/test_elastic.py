@@ -1,8 +1,8 @@
-"""test_elastic: torchrun's own restarts. A worker is killed and torchrun starts all of them again;
-or a whole node is gone and torchrun goes on with half of the workers. Both take up the last
+"""test_elastic: torchrun's own restarts. A worker is killed and torchrun restarts all of them, or a
+whole node is lost and torchrun continues with half of the workers. Both resume from the last
 checkpoint, which has one file per rank.
 
-torchrun starts this file as a script, too: test_elastic.py FOLDER WORKERS worker|node, where the
+torchrun also starts this file as a script: test_elastic.py FOLDER WORKERS worker|node, where the
 last word says what dies."""
 
 # SPDX-License-Identifier: Apache-2.0
@@ -42,13 +42,13 @@ def save(folder, step, model, optimizer, handle):
     }
     torch.save(state, folder / f"{step}.{dist.get_rank()}.pt")
     dist.barrier()
-    if dist.get_rank() == 0:  # whole only now
+    if dist.get_rank() == 0:  # complete only now
         (folder / "new").write_text(str(step))
         os.replace(folder / "new", folder / "last")
 
 
 def files_of(folder):
-    """Of the last whole checkpoint, rank by rank; none before the first."""
+    """The files of the last complete checkpoint, rank by rank; none before the first."""
     if not (folder / "last").exists():
         return []
     return [
@@ -58,8 +58,8 @@ def files_of(folder):
 
 
 def resume(files, model, optimizer, handle):
-    """Each rank takes its own file, or all of them when their number was another. Returns the step
-    to go on with."""
+    """Each rank loads its own file, or all of them if the number of workers has changed. Returns
+    the step to continue with."""
     rank, world = dist.get_rank(), dist.get_world_size()
     model.load_state_dict(files[0]["model"])
     optimizer.load_state_dict(files[0]["optimizer"])
@@ -86,7 +86,7 @@ def script(folder, workers, victim):
     while not files and world < workers:
         time.sleep(
             1
-        )  # torchrun has begun without the second node; when that is there it starts us again
+        )  # torchrun has started without the second node; it restarts us when that node joins
     model, ddp, optimizer, handle = training()
     first = resume(files, model, optimizer, handle) if files else 0
     (folder / f"life.{int(bool(files))}.{rank}").write_text(f"from {first}, {world} workers")
@@ -104,8 +104,8 @@ def script(folder, workers, victim):
 
 
 def torchrun(folder, name, *words):
-    """Its agents' own store outlives the workers, and in torch 2.13 a second life reads the first
-    one's addresses in it: not that one."""
+    """The agents' own store outlives the workers, and in torch 2.13 a restarted job reads the
+    old addresses in it. So this uses another store."""
     command = [
         sys.executable,
         "-W",
@@ -182,7 +182,7 @@ def sums(entries_of_ranks):
 
 
 def test_torchrun_goes_on_without_a_lost_node(tmp_path):
-    """Two nodes of two workers; --nnodes 1:2 lets one of them go on alone, and no residual is
+    """Two nodes of two workers. --nnodes 1:2 lets one of them continue alone, and no residual is
     lost."""
     endpoint = f"127.0.0.1:{free_port()}"
     agents = [

@@ -1,4 +1,4 @@
-"""test_examples: every example, run as its users would."""
+"""test_examples: runs every example the way users do."""
 
 # SPDX-License-Identifier: Apache-2.0
 import os

@@ -11,7 +11,7 @@ import thinwire
 from workers import Job, net, sgd, train, wrap
 
 SCHEMES = [scheme.name for scheme in thinwire.schemes()]
-KILLED_AT, TIMEOUT = 4, 20  # by step 4 DDP's cut is settled, so that buckets leave during backward
+KILLED_AT, TIMEOUT = 4, 20  # by step 4 DDP has rebuilt its buckets and sends them in backward
 
 
 def dies(rank, world, scheme, victim):
@@ -48,8 +48,8 @@ def check(scheme, outcomes, victim):
     [(2, 1, SCHEMES[:9]), (2, 1, SCHEMES[9:]), (4, 2, ["dense", "dgc", "powersgd"])],
 )
 def test_a_killed_rank_is_named(world, victim, schemes):
-    """A killed job serves one scheme only, and survivors mostly wait for the roll call: several at
-    a time."""
+    """A killed job tests only one scheme, and survivors mostly wait for the roll call, so
+    several jobs run at a time."""
     jobs = {scheme: Job(world, dies, scheme, victim) for scheme in schemes}
     outcomes = {scheme: job.outcomes(120) for scheme, job in jobs.items()}
     for scheme in schemes:

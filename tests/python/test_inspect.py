@@ -58,7 +58,7 @@ def test_the_verdict_depends_on_the_link():
     assert slow.take == "fp16" and str(slow).splitlines()[-1].startswith("Take fp16: ")
     lost = next(one for one in slow.figures if one.scheme.startswith("topk"))
     assert lost.loses and math.isinf(lost.gradient_seconds) and "loses" in str(slow)
-    distant = inspect(schemes=["fp16"], link="inf,1s")  # latency alone: nothing to win
+    distant = inspect(schemes=["fp16"], link="inf,1s")  # latency alone: no scheme helps
     assert distant.take == "dense" and str(distant).splitlines()[-1].startswith("Take dense: ")
 
 

@@ -1,5 +1,5 @@
-"""test_momentum: where momentum is, the training is the same: through attach, changes of scheme,
-detach, checkpoints and errors."""
+"""test_momentum: wherever momentum is held, the training is the same: through attach, changes of
+scheme, detach, checkpoints and errors."""
 
 # SPDX-License-Identifier: Apache-2.0
 import pytest
@@ -179,7 +179,7 @@ def test_an_optimizer_without_its_handles_state_is_refused():
 
 
 def refusals(rank, world):
-    """What is refused has changed nothing."""
+    """A rejected call has changed nothing."""
     model = net()
     ddp, optimizer = wrap(model), sgd(model, weight_decay=0.01)
     train(ddp, optimizer, rank, range(3))
@@ -213,7 +213,7 @@ def test_refusals_change_nothing():
 
 
 def raises(rank, world):
-    """A step that fails leaves groups and gradients as they were, and can be taken again."""
+    """A failed step leaves groups and gradients unchanged, and can be repeated."""
 
     class Fails(torch.optim.SGD):
         fail, count = False, 0
@@ -258,7 +258,7 @@ def test_a_step_that_raises_changes_nothing():
 
 
 def in_between(rank, world):
-    """Momentum goes over between steps: not when gradients with, or without, it are about to be
+    """Momentum moves between steps, but not while gradients with or without it are about to be
     used."""
     model = net()
     ddp, optimizer = wrap(model), sgd(model)
@@ -306,7 +306,7 @@ def test_step_leaves_gradients_alone():
 
 
 def there_and_back(rank, world):
-    """dgc, signum, dgc: the velocity is the same afterwards; and from SGD to signum and back."""
+    """dgc, signum, dgc: the velocity is the same afterwards. Also from SGD to signum and back."""
     model = net()
     ddp, optimizer = wrap(model), sgd(model)
     handle = thinwire.attach(ddp, optimizer, scheme="dgc:density=0.01")
@@ -353,7 +353,7 @@ def scaled(rank, world, fused, scale):
         scaler.step(optimizer)
         scaler.update()
     result = weights(model)
-    scaler._scale.mul_(2)  # as update() may just have done
+    scaler._scale.mul_(2)  # as update() may have just done
     handle.detach()
     return result, gathered(model, optimizer)
 
@@ -367,8 +367,8 @@ def test_decay_under_a_grad_scaler():
 
 
 def unsent(rank, world):
-    """What was not sent yet has its effect once, whoever has the momentum when it is sent: weights
-    go as far as they would have."""
+    """Unsent values take effect once, whoever holds the momentum when they are sent: weights
+    move as far as they would have."""
 
     def far(ddp, optimizer, model):
         before = weights(model)
@@ -411,7 +411,7 @@ def test_what_was_not_sent_counts_once():
 
 
 def odd_strides(rank, world):
-    """Dimensions of size 1 have any stride; a transposed parameter has another order."""
+    """Dimensions of size 1 may have any stride; a transposed parameter has another order."""
 
     class Odd(torch.nn.Module):
         def __init__(self):
@@ -445,8 +445,8 @@ def test_odd_strides():
 
 
 def plain_hooks(rank, world):
-    """The same for a State, whose momentum goes over before there is a handle; without the model's
-    names it is refused."""
+    """The same for a HookState, whose momentum moves before there is a handle. Without the
+    model's names it is an error."""
     results = []
     for attached in (False, True):
         model = net()

@@ -1,6 +1,6 @@
 """test_namespaces: torchrun over three network namespaces as three hosts. One host dies in
-mid-training, its agent too, and is started again: the others meet it at a new rendezvous, all go on
-from the last checkpoint, and end with the bits of a run that nobody disturbed.
+mid-training, including its agent, and is started again. The others meet it at a new rendezvous, all
+resume from the last checkpoint, and end with the bits of an undisturbed run.
 
 This file is also the script that torchrun starts: test_namespaces.py FOLDER."""
 
@@ -94,9 +94,9 @@ def script(folder):
 
 
 def start(network, host, folder):
-    """torchrun on that host. All namespaces have one host name, so who holds the rendezvous is
-    said, not guessed from it. The store is not the agents' own: rank 0's agent tells its address in
-    the first round only, and one that was replaced would never hear it."""
+    """Starts torchrun on that host. All namespaces have one host name, so we state which host
+    holds the rendezvous; torchrun could not guess it. The store is not the agents' own: rank 0's
+    agent announces its address only in the first round, and a replaced agent would never get it."""
     conf = (
         f"is_host={int(host == 0)},join_timeout=60,keep_alive_interval=1,keep_alive_max_attempt=6"
     )

@@ -1,5 +1,5 @@
-"""test_optimizers: what steps beside a handle: several optimizers, wrapped and sharded ones,
-schedulers of momentum, clipping."""
+"""test_optimizers: the optimizers beside a handle: several, wrapped and sharded ones, momentum
+schedulers, clipping."""
 
 # SPDX-License-Identifier: Apache-2.0
 import copy
@@ -83,7 +83,7 @@ def test_a_void_step_is_one_for_all_optimizers():
 
 
 def in_turn(rank, world):
-    """One of two optimizers at a time, as in a GAN: what comes after a step comes once per step."""
+    """One of two optimizers at a time, as in a GAN: the work after a step happens once per step."""
     model = net()
     ddp, optimizers = wrap(model), halves(model)
     handle = thinwire.attach(ddp, optimizers, scheme="dgc:density=0.1", check_every=0)
@@ -123,7 +123,7 @@ def uncovered(rank, world):
         thinwire.HookState("dgc", model=model, optimizer=first)
     extra = torch.nn.Parameter(
         torch.ones(3)
-    )  # the optimizer's, but not the model's: it keeps its momentum
+    )  # belongs to the optimizer but not to the model: it keeps its momentum
     own = torch.optim.SGD([*model.parameters(), extra], lr=0.1, momentum=0.9)
     handle = thinwire.attach(ddp, own, scheme="dgc:density=0.1")
     for step in range(3):
@@ -214,8 +214,8 @@ def test_momentum_that_changes_or_differs(form):
 
 
 def wrong_order(rank, world):
-    """A scheduler that changes momentum between backward and step; one that changes Nesterov's or
-    signum's."""
+    """A scheduler that changes momentum between backward and step, and one that changes
+    Nesterov's or signum's."""
     for options, scheme, reason in (
         ({}, "dgc:density=0.1", "after optimizer.step"),
         ({"nesterov": True}, "dgc:density=0.1", "cannot follow"),

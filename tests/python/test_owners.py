@@ -1,5 +1,5 @@
-"""test_owners: under exchange="split" owners of stripes keep residuals of averages. A change of
-scheme, of exchange or of the number of workers keeps them: once everything is sent, the weights
+"""test_owners: under exchange="split" owners of stripes keep residuals of averages. They survive
+a change of scheme, of exchange or of the number of workers: once everything is sent, the weights
 have moved by all gradients."""
 
 # SPDX-License-Identifier: Apache-2.0
@@ -10,7 +10,7 @@ from thinwire._state import shard_for
 from workers import run, wrap
 
 SPLIT = "topk:density=0.1,values=f32"
-ALL = "topk:density=1,values=f32"  # sends everything that waits
+ALL = "topk:density=1,values=f32"  # sends the whole residual
 
 
 def model_of_zeros():
@@ -55,7 +55,7 @@ def trained(rank):
 
 
 def lacking(model, world):
-    """What the weights lack of the mean gradients of all four steps."""
+    """What the weights still lack of the mean gradients of all four steps."""
     given = [gradients(model, rank, step) for rank in range(world) for step in range(4)]
     means = [sum(numbers) / world for numbers in zip(*given)]
     pairs = zip(model.parameters(), means)
@@ -95,7 +95,7 @@ def test_a_change_of_exchange_keeps_owners_residuals(scheme):
 
 
 def mass(shards, parameter):
-    """What all ranks keep of a parameter, owners' parts once per worker."""
+    """What all ranks keep of a parameter, with owners' parts once per worker."""
     total = torch.zeros(90)
     for shard in shards:
         for name, value in shard["entries"].items():

@@ -110,7 +110,7 @@ def test_reprs_say_what_it_is():
 
 
 def strangers(rank, world):
-    """Another model's optimizer is refused at once, also one of a copy, in every form."""
+    """Another model's optimizer is rejected at once, also that of a copy, in every form."""
     model, other = net(), net()
     ddp, theirs = wrap(model), sgd(other)
     of_both = torch.optim.SGD([*model.parameters(), *other.parameters()], lr=0.1)
@@ -122,7 +122,7 @@ def strangers(rank, world):
         with pytest.raises(ValueError, match="a parameter of shape.*another model's optimizer"):
             thinwire.attach(model, optimizer, scheme="dense", delay=2)
     thinwire.attach(ddp, of_both, scheme="dense").detach()  # one for two models
-    state = thinwire.HookState("dense", optimizer=theirs)  # nobody has told it of the model
+    state = thinwire.HookState("dense", optimizer=theirs)  # it does not know the model
     hooked = wrap(net())
     hooked.register_comm_hook(state, thinwire.hook)
     with pytest.raises(ValueError, match="none of this model's parameters"):

@@ -1,4 +1,4 @@
-"""test_readme: the example of README.md runs as it stands there."""
+"""test_readme: the example in README.md runs as printed."""
 # SPDX-License-Identifier: Apache-2.0
 import re
 

@@ -1,4 +1,5 @@
-"""test_refusals: odd models that attach() takes, and those that it refuses, with the reason."""
+"""test_refusals: unusual models that attach() accepts, and those that it rejects,
+with the reason."""
 
 # SPDX-License-Identifier: Apache-2.0
 import copy
@@ -15,7 +16,8 @@ from workers import loss_of, net, run, same_everywhere, sgd, train, weights, wra
 
 
 def ignored(rank, world, form):
-    """What DDP was told to ignore is each rank's own: neither compared nor saved."""
+    """Parameters that DDP was told to ignore belong to each rank: they are neither
+    compared nor saved."""
     model = net()
     model.own = torch.nn.Linear(4, 4)
     with torch.no_grad():
@@ -45,8 +47,7 @@ def test_parameters_that_ddp_ignores(form):
 
 
 class Odd(torch.nn.Module):
-    """Parameters with dimensions of size 1, whose strides mean nothing and are whatever they
-    are."""
+    """Parameters with dimensions of size 1, whose strides are arbitrary."""
 
     def __init__(self):
         super().__init__()
@@ -133,7 +134,7 @@ def refused(rank, world):
     frozen.requires_grad_(False)
     frozen[0].requires_grad_(
         True
-    )  # fewer than DDP averages: it hands over all of them all the same
+    )  # fewer than DDP averages: DDP still hands over all of them
     thinwire.attach(ddp, sgd(frozen[0]), scheme="topk:density=0.1")
 
 
@@ -142,8 +143,8 @@ def test_models_that_are_refused():
 
 
 def early(rank, world):
-    """A checkpoint before the first step, and between a load and the first step, as by
-    Lightning."""
+    """A checkpoint before the first step, and between a load and the first step, as Lightning
+    makes one."""
 
     def fresh(**options):
         model = net()

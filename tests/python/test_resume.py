@@ -1,5 +1,5 @@
-"""test_resume: a resumed handle goes on counting, follows its schedule where it was, and does not
-go on with ranks that were elsewhere."""
+"""test_resume: a resumed handle continues its step count and its schedule, and rejects ranks
+that are at another step."""
 
 # SPDX-License-Identifier: Apache-2.0
 import pytest
@@ -17,8 +17,7 @@ def start(**options):
 
 
 def scheduled(rank, world, order):
-    """Saved between two changes: the resumed run has the bits of the one that was never
-    interrupted."""
+    """Saved between two changes: the resumed run is bit-identical to an uninterrupted one."""
     model, ddp, optimizer, handle = start()
     handle.schedule(PLAN)
     train(ddp, optimizer, rank, range(6))
@@ -125,7 +124,7 @@ def test_states_of_different_steps_are_an_error_on_all_ranks(scheme, everyone):
 
 
 def midway(rank, world, scheme):
-    """One rank alone goes back to an earlier state."""
+    """Only one rank returns to an earlier state."""
     model = net()
     ddp, optimizer = wrap(model), sgd(model, momentum=0)
     handle = thinwire.attach(ddp, optimizer, scheme=scheme, timeout=5)
@@ -145,7 +144,7 @@ def test_one_rank_that_loads_alone_in_mid_run_is_an_error(scheme):
 
 
 def mistaken(rank, world):
-    """A schedule with a mistake is refused as a whole, and so is a state that does not fit."""
+    """A schedule with a mistake is rejected as a whole, and so is a state that does not match."""
     model, ddp, optimizer, handle = start()
     with pytest.raises(RuntimeError, match="desnity"):
         handle.schedule({2: "topk", 4: {"desnity": 0.1}})

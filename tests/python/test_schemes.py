@@ -1,5 +1,5 @@
-"""test_schemes: every scheme of the registry through DDP: replicas stay identical, a void step is
-void everywhere, a restarted training goes on with the same bits."""
+"""test_schemes: every scheme of the registry through DDP: replicas stay identical, a step is
+skipped on all ranks or on none, and a resumed training continues with the same bits."""
 
 # SPDX-License-Identifier: Apache-2.0
 import io

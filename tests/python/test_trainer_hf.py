@@ -1,4 +1,4 @@
-"""test_trainer_hf: Hugging Face's Trainer with save and resume, run as its users would."""
+"""test_trainer_hf: Hugging Face's Trainer with save and resume, run the way users do."""
 
 # SPDX-License-Identifier: Apache-2.0
 import re

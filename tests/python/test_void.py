@@ -1,5 +1,5 @@
-"""test_void: one batch whose loss explodes. Plain DDP under a GradScaler skips it and goes on; so
-does every scheme with memory."""
+"""test_void: one batch whose loss explodes. Plain DDP under a GradScaler skips it and continues;
+so does every scheme with memory."""
 
 # SPDX-License-Identifier: Apache-2.0
 import pytest
@@ -32,7 +32,7 @@ def loss_at(ddp, rank, step, huge):
 
 
 def train_scaled(scheme, rank, huge):
-    """The weights, the mean loss of the last steps, the scale, and how many steps were skipped."""
+    """The weights, the mean loss of the last steps, the scale, and the number of skipped steps."""
     model = net()
     ddp, optimizer = wrap(model), sgd(model, lr=0.002 if scheme == "signum" else 0.05)
     scaler = torch.amp.GradScaler("cpu", init_scale=2.0**16, growth_interval=10**6)

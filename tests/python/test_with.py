@@ -1,6 +1,6 @@
-"""test_with: a handle together with everything else that DDP offers. Most checks say: as `dense`
-the bits are plain DDP's, and under a compressing scheme replicas stay identical and the training
-goes on."""
+"""test_with: a handle together with everything else that DDP offers. Most checks say: with
+`dense`, results are bit-identical to plain DDP; with a compressing scheme, replicas stay
+identical and the training continues."""
 
 # SPDX-License-Identifier: Apache-2.0
 import contextlib
@@ -155,8 +155,8 @@ def test_works_with(world, case):
 
 
 def scaled(rank, world):
-    """GradScaler: bits do not depend on the scale while nothing overflows; an overflow is seen by
-    the scaler, on all ranks alike."""
+    """GradScaler: bits do not depend on the scale while nothing overflows. The scaler sees an
+    overflow on all ranks."""
     results = []
     for scheme, scale in (
         ("dense", None),
@@ -204,7 +204,7 @@ def test_grad_scaler():
 
 
 def rebuilt(rank, world):
-    """The cut changes after the first step, and memory follows its parameters."""
+    """DDP rebuilds its buckets after the first step, and memory follows its parameters."""
     model = torch.nn.Sequential()
     torch.manual_seed(0)
     late = torch.nn.Linear(20, 24)  # registered last, used first
@@ -241,7 +241,7 @@ def rebuilt(rank, world):
             taken[name] += parameter.grad.flatten()
         layouts.append(handle.state_dict()["layout"])
     assert layouts[0] != layouts[1] and layouts[1] == layouts[2]
-    for name in sent:  # conservation, over all workers and the change of the cut
+    for name in sent:  # conservation, over all workers and the rebuilt buckets
         kept = handle.state_dict()["entries"][name + "/v"].clone()
         dist.all_reduce(kept)
         dist.all_reduce(taken[name])
@@ -253,7 +253,7 @@ def test_memory_survives_the_rebuild_of_buckets():
 
 
 def switches(rank, world):
-    """Whatever scheme follows whatever: sent plus kept is what was taken in."""
+    """Any scheme may follow any other: sent plus kept equals given."""
     model, alone = net(), net()
     ddp, optimizer = wrap(model), sgd(model, momentum=0, lr=0.0)
     handle = thinwire.attach(ddp, optimizer, scheme="topk:density=0.01,values=f32")

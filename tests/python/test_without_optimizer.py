@@ -1,5 +1,5 @@
-"""test_without_optimizer: attach(model, None): all that the line at the start promises, without a
-word from the optimizer."""
+"""test_without_optimizer: attach(model, None): everything that the first log line promises,
+without the optimizer."""
 
 # SPDX-License-Identifier: Apache-2.0
 import pytest

@@ -1,4 +1,4 @@
-// trainer_data.cc: the batches of `thinwire train`, for a Python training that is to see the same
+// trainer_data.cc: the batches of `thinwire train`, for a Python training that must see the same
 // ones.
 // SPDX-License-Identifier: Apache-2.0
 #include <torch/csrc/utils/pybind.h>

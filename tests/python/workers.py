@@ -1,5 +1,5 @@
 """workers: real processes that meet over Gloo and run a function each. They are forked from one
-server that has torch loaded, so that a job costs milliseconds and a killed worker costs nobody
+server that has torch loaded, so a job costs milliseconds and a killed worker affects nobody
 else."""
 
 # SPDX-License-Identifier: Apache-2.0
@@ -24,7 +24,7 @@ context = multiprocessing.get_context("forkserver")
 context.set_forkserver_preload(
     ["torch", "torch.distributed", "torch._dynamo", "thinwire", "pytest", "workers"]
 )
-# What the server has loaded is no garbage: a worker that looked for some there would copy all of it
+# Objects that the server has loaded are not garbage. Searching them in a worker would copy all.
 gc.freeze()
 
 
@@ -32,8 +32,8 @@ _ports = iter(random.sample(range(20000, 32000), 12000))
 
 
 def free_port():
-    """None twice, and none that the kernel gives to whoever asks for any: it is some time until
-    rank 0 listens there."""
+    """A port that is used once, and that the kernel does not give out as ephemeral: it takes
+    some time until rank 0 listens there."""
     for port in _ports:
         with contextlib.suppress(OSError), socket.socket() as probe:
             probe.bind(("127.0.0.1", port))
@@ -54,12 +54,12 @@ def _work(pipe, rank, world, port, function, args):
         gc.collect()
         dist.barrier()
         dist.destroy_process_group()
-        buffer = io.BytesIO()  # tensors would travel as handles of a process that is about to end
+        buffer = io.BytesIO()  # tensors would be sent as handles of a process that is about to end
         torch.save(result, buffer)
         pipe.send((True, buffer.getvalue()))
     except BaseException as error:  # noqa: BLE001 - told to the test, which decides
         pipe.send((False, f"{type(error).__name__}: {error}\n{traceback.format_exc()}"))
-    os._exit(0)  # nothing of a worker matters after its answer
+    os._exit(0)  # nothing in a worker matters after its answer
 
 
 class Job:
@@ -77,7 +77,8 @@ class Job:
             self.processes.append(process)
 
     def outcomes(self, seconds=100):
-        """Per rank (True, result), (False, text), or None when it died or did not end in time."""
+        """For each rank: (True, result), (False, text), or None if it died or did not
+        end in time."""
         end = time.monotonic() + seconds
         found = []
         for pipe in self.pipes:
@@ -158,7 +159,7 @@ def weights(model):
 
 
 def same_everywhere(tensor):
-    """All ranks hold these very bits."""
+    """All ranks hold exactly these bits."""
     copies = [torch.empty_like(tensor) for _ in range(dist.get_world_size())]
     dist.all_gather(copies, tensor)
     return all(torch.equal(copy.view(torch.int32), tensor.view(torch.int32)) for copy in copies)

@@ -1,4 +1,4 @@
-// data_test.cc: who sees which example when, the readers on files written here, and their errors.
+// data_test.cc: which worker sees which example when, readers on files written here, errors.
 // SPDX-License-Identifier: Apache-2.0
 #include "apps/train/data.h"
 
@@ -19,7 +19,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// A folder that goes away with the test.
+// A folder that is removed with the test.
 class Folder : public testing::Test {
  protected:
   Folder() {
@@ -72,7 +72,7 @@ TEST(Order, IsAPermutationOfEveryLength) {
 }
 
 TEST(Order, SpreadsEveryPlaceEvenly) {
-  // How often place 0 gets each of 10 examples over many keys: 1000 each, within five deviations.
+  // How often position 0 gets each of 10 examples over many keys: 1000, within five deviations.
   std::vector<int> times(10);
   for (std::uint64_t key = 0; key < 10'000; ++key) {
     ++times[permuted(random_at(5, key), 0, times.size())];
@@ -115,9 +115,10 @@ TEST(Order, RefusesABatchLargerThanTheData) {
     batch_examples(100, 1, 0, 1, 2, 51);
     FAIL();
   } catch (const Error& error) {
-    EXPECT_STREQ(error.what(),
-                 "rank 1: one step takes a batch of 51 on each of 2 workers, the training data has "
-                 "only 100 examples; take a smaller batch or fewer workers");
+    EXPECT_STREQ(
+        error.what(),
+        "rank 1: one step takes a batch of 51 on each of 2 workers, but the training data has "
+        "only 100 examples; use a smaller batch or fewer workers");
   }
   EXPECT_NO_THROW(batch_examples(100, 1, 0, 1, 2, 50));
   EXPECT_THROW(batch_examples(100, 1, 0, 2, 2, 1), Error);
@@ -195,7 +196,7 @@ TEST_F(CifarFiles, AreRead) {
 TEST_F(CifarFiles, AugmentationFollowsFromSeedStepRankAndPosition) {
   const auto data = open_data(spec(), 1), again = open_data(spec(), 1);
   expect_equal(data->train_batch(1, 7, 0, 2, 5), again->train_batch(1, 7, 0, 2, 5));
-  // The whole data in one step on one worker: equal examples, other views.
+  // The whole data in one step on one worker: equal examples, different views.
   std::set<int> places;
   bool mirrored = false, straight = false;
   for (std::uint64_t step = 0; step < 200; ++step) {
@@ -209,7 +210,7 @@ TEST_F(CifarFiles, AugmentationFollowsFromSeedStepRankAndPosition) {
       ASSERT_LE(at / 32, 4);
     }
   }
-  // The mark at the corner is seen at 5 rows and, with mirrors, 10 columns.
+  // The mark in the corner appears in 5 rows and, with mirroring, 10 columns.
   EXPECT_EQ(places.size(), std::size_t{50});
   EXPECT_TRUE(mirrored && straight);
 }
@@ -296,11 +297,11 @@ TEST_F(IdxFiles, SayWhatIsWrong) {
   const std::string images = "train-images-idx3-ubyte";
   write(images, big_endian({0x803, 12, 2, 3}) + std::string(71, '\0'));
   EXPECT_SAYS(error_of(spec()),
-              images + "' has 71 bytes of values, its header speaks of 12 images of 2x3");
+              images + "' has 71 bytes of values, but its header announces 12 images of 2x3");
   write(images, big_endian({0x803, 0xffffffff, 0xffffffff, 0xffffffff}) + std::string(71, '\0'));
-  EXPECT_SAYS(error_of(spec()), "cut short or damaged");
+  EXPECT_SAYS(error_of(spec()), "truncated or damaged");
   write(images, big_endian({0x803, 0, 2, 3}));
-  EXPECT_SAYS(error_of(spec()), "speaks of 0 images");
+  EXPECT_SAYS(error_of(spec()), "announces 0 images");
   write(images, big_endian({0x803, 12}));
   EXPECT_SAYS(error_of(spec()), "has 8 bytes, expected a header of 16");
   write(images, big_endian({0x801, 12, 2, 3}) + std::string(72, '\0'));
@@ -308,7 +309,7 @@ TEST_F(IdxFiles, SayWhatIsWrong) {
   write(images, big_endian({0x803, 11, 2, 3}) + std::string(66, '\0'));
   EXPECT_SAYS(error_of(spec()), "has 11 images, '");
   fs::rename(path() + "/" + images, path() + "/" + images + ".gz");
-  EXPECT_SAYS(error_of(spec()), "is still packed; run `gunzip ");
+  EXPECT_SAYS(error_of(spec()), "is still compressed; run `gunzip ");
   fs::remove(path() + "/" + images + ".gz");
   EXPECT_SAYS(error_of(spec()), "there is no file '");
   EXPECT_SAYS(error_of("idx:/nowhere"), "directory '/nowhere' does not exist");
@@ -342,7 +343,7 @@ TEST(Synthetic, HasTheShapeThatWasAskedFor) {
 }
 
 TEST(Synthetic, CanBeLearned) {
-  // The mean image of each class, found in training images, tells test images apart.
+  // The mean training image of each class distinguishes the test images.
   const auto data = open_data("synthetic", 1);
   const Batch train = data->train_batch(1, 0, 0, 1, 2000), test = data->test_batch(0, 500);
   const torch::Tensor hot = torch::one_hot(train.target, 10).to(torch::kFloat);
@@ -421,7 +422,7 @@ TEST_F(Text, SaysWhatIsWrong) {
   EXPECT_SAYS(error_of("text:" + write("empty.txt", " \n\n")), "is empty, expected text");
   EXPECT_SAYS(error_of("chars:" + write("empty.txt", "")), "is empty, expected text");
   EXPECT_SAYS(error_of("chars:" + write("short.txt", "abcd"), 4),
-              "the training text has 4 tokens, a sequence of 4 needs 5; take a shorter sequence");
+              "the training text has 4 tokens, a sequence of 4 needs 5; use a shorter sequence");
   EXPECT_SAYS(error_of("chars:" + write("short.txt", "abcdabcdabcdabcdabcd"), 4),
               "the test text has 1 tokens");
   EXPECT_SAYS(error_of("chars:" + write("short.txt", "abcd"), 0), "at least 1 token, got 0");

@@ -106,7 +106,7 @@ def case_skips():
 
 
 def case_swallows():
-    """What cannot be written at the end is an error; the result and the other files are there."""
+    """A file that cannot be written at the end is an error; the result and other files exist."""
     os.mkdir(path("state.rank0"))
     failed(f"--workers 2 --steps 4 --save {path('state')} --json {path('rows.json')}",
            "state.rank0")
@@ -128,15 +128,15 @@ def case_killed():
 
 def case_stopped():
     job = Running("--timeout 3")
-    os.kill(job.workers[0], signal.SIGSTOP)  # which holds the store; case_delays stops another
+    os.kill(job.workers[0], signal.SIGSTOP)  # it holds the store; case_delays stops another rank
     job.ended(1, "rank 0")
 
 
 def case_interrupted():
     flags = f"--scheme dgc:density=0.01 --save {path('state')} --json {path('rows.json')}"
     job = Running(flags)
-    job.process.send_signal(signal.SIGINT)  # to the parent alone
-    err = job.ended(130, "saves a checkpoint", "--resume")
+    job.process.send_signal(signal.SIGINT)  # only to the parent
+    err = job.ended(130, "saving a checkpoint", "--resume")
     with open(path("rows.json")) as file:
         if not json.load(file)["final"]["steps"] >= 40:
             fail("no result of the interrupted training")
@@ -147,7 +147,7 @@ def case_interrupted():
         pass
     alone.terminate()
     _, err = alone.communicate(timeout=60)
-    said = f"the checkpoint is '{path('alone')}.rank0'; to go on" in err
+    said = f"the checkpoint is '{path('alone')}.rank0'; to continue" in err
     if alone.returncode != 130 or not said or not os.path.exists(path("alone.rank0")):
         fail(f"one worker: {alone.returncode}, {err}")
     job = Running(f"--save {path('state')}")
@@ -157,11 +157,11 @@ def case_interrupted():
         time.sleep(0.5)
     job.ended(130, "interrupted twice")
     job = Running()
-    for pid in [job.process.pid] + list(job.workers.values()):  # as a terminal does
+    for pid in [job.process.pid] + list(job.workers.values()):  # like a terminal
         os.kill(pid, signal.SIGINT)
     job.ended(130, "interrupted; all workers were ended", "--save FILE")
     job = Running()
-    job.process.stdout.close()  # as `| head` does
+    job.process.stdout.close()  # like `| head`
     job.ended(1, "standard output")
     job = Running()
     job.process.kill()
@@ -171,8 +171,9 @@ def case_interrupted():
 
 
 def under_mpirun(method, seconds, name, to_one=False):
-    """A job of three ranks that gets a signal. Resumes it, and returns how it ended. After Ctrl-C
-    mpirun waits `seconds` before SIGTERM, and again before SIGKILL; 5 seconds in all at most."""
+    """A job of three ranks that gets a signal. Resumes it, and returns how it ended.
+    After Ctrl-C mpirun waits `seconds` before SIGTERM, and again before SIGKILL; at most
+    5 seconds in total."""
     how = dict(env={**CLEAN, **MPI, "OMPI_MCA_odls_base_sigkill_timeout": str(seconds)},
                launcher=[LAUNCHER, "-n", "3"])
     flags = f"--model mlp --data digits --engine mpi {method}"
@@ -185,7 +186,7 @@ def under_mpirun(method, seconds, name, to_one=False):
     os.kill(ranks[-1] if to_one else job.pid, name)
     _, err = job.communicate(timeout=60)
     print(f"{name.name}: code {job.returncode}: {err}")
-    while any(alive(pid) for pid in ranks):  # mpirun does not wait for those that it kills
+    while any(alive(pid) for pid in ranks):  # mpirun does not wait for the ranks that it kills
         time.sleep(0.1)
     if not os.path.exists(path("mpi.json")):
         fail(f"{name.name}: no result of the interrupted training: {err}")
@@ -197,9 +198,9 @@ def under_mpirun(method, seconds, name, to_one=False):
 
 
 def case_mpi():
-    """Under mpirun, too, a signal leaves a checkpoint of one step: a signal that mpirun forwards,
+    """Under mpirun a signal leaves a checkpoint of one step too: a signal that mpirun forwards,
     one to a single rank with messages in flight, and Ctrl-C, after which nobody may be left to
-    print the last words."""
+    print the last message."""
     late = "--delay 6 --lr 0.01 --link inf,2ms --scheme onebit"
     for code, err in (under_mpirun("--scheme dgc:density=0.01", 1, signal.SIGUSR1),
                       under_mpirun(late, 1, signal.SIGTERM, to_one=True)):

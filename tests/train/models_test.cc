@@ -1,4 +1,4 @@
-// models_test.cc: sizes known from the papers, shapes, gradients, and weights that follow from the
+// models_test.cc: sizes known from the papers, shapes, gradients, and weights determined by the
 // seed.
 // SPDX-License-Identifier: Apache-2.0
 #include "apps/train/models.h"
@@ -9,7 +9,7 @@
 
 namespace thinwire::train {
 
-// What gtest calls a parameter; by default its bytes.
+// How gtest prints a parameter; by default its bytes.
 void PrintTo(const ModelInfo& info, std::ostream* out) { *out << info.name; }
 
 namespace {
@@ -57,7 +57,7 @@ TEST(Models, HaveTheParametersOfTorchvision) {
   EXPECT_EQ(parameters_of("vgg16", imagenet), 138'357'544);
 }
 
-// Every model of the table, at the smallest problem that shows its shape.
+// Every model of the table, on the smallest problem that shows its shape.
 class EveryModel : public testing::TestWithParam<ModelInfo> {
  protected:
   Problem problem() const {
@@ -79,7 +79,7 @@ TEST_P(EveryModel, GivesLogits) {
   EXPECT_TRUE(logits.isfinite().all().item<bool>());
 }
 
-// All but the two largest, which are chains of torch's own layers like the cnn.
+// All except the two largest, which are chains of torch's own layers like the cnn.
 class SmallModel : public EveryModel {};
 
 std::vector<ModelInfo> small_models() {
@@ -101,7 +101,7 @@ TEST_P(SmallModel, GivesEveryParameterAGradient) {
 
 TEST_P(SmallModel, FollowsFromItsSeed) {
   const auto first = make(7)->parameters();
-  torch::rand({5});  // whatever was drawn before must not matter
+  torch::rand({5});  // earlier draws must not matter
   const auto again = make(7)->parameters();
   const auto other = make(8)->parameters();
   ASSERT_EQ(first.size(), again.size());
@@ -118,7 +118,7 @@ INSTANTIATE_TEST_SUITE_P(, EveryModel, testing::ValuesIn(models()),
 INSTANTIATE_TEST_SUITE_P(, SmallModel, testing::ValuesIn(small_models()),
                          [](const auto& info) { return info.param.name; });
 
-// Colour at 32x32 is in EveryModel.
+// EveryModel tests colour at 32x32.
 TEST(Models, TheCnnTakesFashionMnistAndDigits) {
   const torch::NoGradGuard no_gradients;
   for (const Problem& problem : {Problem{false, 1, 28, 28, 10}, Problem{false, 1, 8, 8, 10}}) {
@@ -145,7 +145,7 @@ TEST(Models, AWiderImageThanHighIsFine) {
 }
 
 TEST(Models, TheShortcutWithoutWeightsKeepsEverySecondPixel) {
-  // With zero weights in the last norm of every block only the shortcuts are left: the network's
+  // With zero weights in the last norm of every block, only the shortcuts remain: the network's
   // features are the stem's, then zeros.
   const auto model = make_model("resnet20", cifar, 1);
   model->eval();
@@ -156,7 +156,7 @@ TEST(Models, TheShortcutWithoutWeightsKeepsEverySecondPixel) {
     if (parameter.key() == "fc.weight") parameter->slice(1, 24, 40).zero_();
     if (parameter.key() == "fc.bias") parameter->zero_();
   }
-  // Half of the new channels are put before, half behind: the stem's 16 are in the middle of 64.
+  // Half of the new channels come before, half after: the stem's 16 are in the middle of 64.
   EXPECT_EQ(model->forward(input_for(cifar, 1, 0)).abs().max().item<float>(), 0.0f);
   EXPECT_GT(before.abs().max().item<float>(), 0.0f);
 }
@@ -194,14 +194,14 @@ TEST(Models, SayWhatDoesNotFit) {
             "unknown model 'resnet18'; known are mlp, cnn, resnet20, resnet110, resnet50, alexnet, "
             "vgg16, lstm, lstm1500, transformer; did you mean 'resnet20'?");
   EXPECT_EQ(error_of("resnet20", words),
-            "model 'resnet20' reads images, the data is text; for this data take one of lstm, "
+            "model 'resnet20' reads images, but the data is text; for this data use one of lstm, "
             "lstm1500, transformer");
   EXPECT_EQ(
       error_of("alexnet", cifar),
-      "model 'alexnet' needs images of at least 63x63, the data has 32x32; for this data take "
+      "model 'alexnet' needs images of at least 63x63, but the data has 32x32; for this data use "
       "one of mlp, cnn, resnet20, resnet110, resnet50, vgg16");
   EXPECT_EQ(error_of("lstm", {false, 1, 8, 8, 10}),
-            "model 'lstm' reads text, the data is images; for this data take one of mlp, cnn, "
+            "model 'lstm' reads text, but the data is images; for this data use one of mlp, cnn, "
             "resnet20, resnet110");
   EXPECT_EQ(error_of("mlp", {false, 0, 8, 8, 10}),
             "expected an image of at least 1x1x1, got 0x8x8");

@@ -1,5 +1,5 @@
-// optimizer_test.cc: SGD and Adam on flat buffers are torch's, and with momentum inside the scheme
-// SGD is the same; learning rates follow their schedule. No torch here.
+// optimizer_test.cc: SGD and Adam on flat buffers equal torch's, also with momentum inside the
+// scheme. Learning rates follow their schedule. No torch here.
 // SPDX-License-Identifier: Apache-2.0
 #include "apps/train/optimizer.h"
 
@@ -71,7 +71,7 @@ TEST(Optimizer, IsTorchsSgd) {
   }
 }
 
-// Gradients that already carry their momentum, as dgc sends them when it sends everything.
+// Gradients that already include their momentum, as dgc sends them when it sends everything.
 TEST(Optimizer, LeavesMomentumToTheScheme) {
   const std::vector<Bucket> buckets = {Bucket::single(0, "w", size)};
   Optimizer optimizer(settings_of("dgc:momentum=0.9", 0.9, false, 0.01), buckets);
@@ -86,7 +86,7 @@ TEST(Optimizer, LeavesMomentumToTheScheme) {
   expect_near(weights, expected);
 }
 
-// Votes have no momentum to go with: w -= rate (vote + decay w), as the paper of signum has it.
+// Votes have no momentum, so w -= rate (vote + decay w), as in the signum paper.
 TEST(Optimizer, DecaysDirectlyBesideVotes) {
   const std::vector<Bucket> buckets = {Bucket::single(0, "w", size)};
   Optimizer optimizer(settings_of("signum", 0.9, false, 0.01), buckets);
@@ -159,7 +159,7 @@ TEST(Optimizer, IsTorchsAdam) {
   }
 }
 
-// Two parameters in two buckets, one of which has had a step less.
+// Two parameters in two buckets, one of which has taken one step fewer.
 TEST(Optimizer, ResumesAdamExactly) {
   Bucket pair = Bucket::single(0, "a", size);
   pair.parameters[0].count = 60;

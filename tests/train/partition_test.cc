@@ -1,5 +1,5 @@
-// partition_test.cc: every example belongs to one worker, Dirichlet's law, and the order of a
-// share.
+// partition_test.cc: every example belongs to one worker; the Dirichlet distribution; the order of
+// a share.
 // SPDX-License-Identifier: Apache-2.0
 #include "apps/train/data_partition.h"
 
@@ -30,7 +30,7 @@ Shares make(const std::string& text, std::int64_t examples, std::uint64_t seed, 
   return {Partition::parse(text), examples, turns(examples, 10), seed, workers};
 }
 
-// How many examples of each class a worker has.
+// The number of examples of each class that a worker has.
 std::vector<double> counts_of(const Examples& share) {
   std::vector<double> counts(10);
   for (const std::int64_t example : share) ++counts[static_cast<std::size_t>(example % 10)];
@@ -84,7 +84,7 @@ TEST(Partition, FollowsFromItsSeed) {
   EXPECT_NE(make("dirichlet:0.5", 500, 4, 4).shares(), make("dirichlet:0.5", 500, 5, 4).shares());
 }
 
-// Of a class, a worker's share p has the mean 1/W and the variance (1/W)(1 - 1/W) / (W alpha + 1).
+// Within a class, a worker's share p has mean 1/W and variance (1/W)(1 - 1/W) / (W alpha + 1).
 TEST(Partition, HasTheVarianceOfDirichlet) {
   constexpr int workers = 4, seeds = 100;
   for (const double alpha : {0.1, 1.0, 10.0}) {
@@ -147,17 +147,18 @@ TEST(Partition, IsTheSameOnEveryMachine) {
 }
 
 TEST(Partition, SaysWhatIsWrong) {
-  EXPECT_EQ(error_of([] { Shares(Partition::parse("dirichlet:0.5"), 100, {}, 1, 2); }),
-            "partition 'dirichlet:0.5' deals out classes, the examples of this data have none; for "
-            "text take contiguous or iid");
+  EXPECT_EQ(
+      error_of([] { Shares(Partition::parse("dirichlet:0.5"), 100, {}, 1, 2); }),
+      "partition 'dirichlet:0.5' deals out classes, but the examples of this data have none; for "
+      "text use contiguous or iid");
   EXPECT_EQ(error_of([] { make("contiguous", 3, 1, 4); }),
             "partition 'contiguous': 3 training examples for 4 workers, expected at least one "
-            "each; take fewer workers");
+            "each; use fewer workers");
   EXPECT_NE(error_of([] { make("contiguous", 30, 1, 4).batch(0, 4, 1); }), "no error");
 }
 
-// The labels that a worker sees are those of its share, through the images of a scaled data set
-// too.
+// The labels that a worker sees are those of its share, also through the images of a
+// scaled data set.
 TEST(Partition, DataKnowsItsClasses) {
   for (const char* spec : {"synthetic:1x4x4:5", "scaled:6:synthetic:1x4x4:5"}) {
     const auto data = open_data(spec, 1);

@@ -1,4 +1,4 @@
-"""running.py: `thinwire train` as a process: run to its end, refused, failed, or under way.
+"""running.py: `thinwire train` as a process: finished, rejected, failed, or running.
 SPDX-License-Identifier: Apache-2.0
 """
 import json, os, re, signal, subprocess, sys, tempfile, time
@@ -29,7 +29,7 @@ def start(flags, env=None, launcher=()):
 
 
 def train(flags, env=None, launcher=()):
-    """Runs to the end; the JSON document."""
+    """Runs to the end and returns the JSON document."""
     out = path("out.json")
     words = [*launcher, *command(flags), "--json", out]
     done = subprocess.run(words, env=env or CLEAN, capture_output=True, text=True)
@@ -52,7 +52,7 @@ def refused(flags, *parts):
 
 
 def failed(flags, *parts):
-    """A run that failed, with a result all the same."""
+    """A run that failed but has a result."""
     flags = f"--model mlp --data digits {flags}"
     done = subprocess.run(command(flags), env=CLEAN, capture_output=True, text=True, timeout=100)
     print(flags, done.returncode, done.stdout.splitlines()[-1:], done.stderr.strip())
@@ -83,7 +83,7 @@ def alive(pid):
 
 
 class Running:
-    """A long training with 3 workers, already under way."""
+    """A long training with 3 workers that is already running."""
 
     def __init__(self, flags=""):
         flags = f"--model mlp --data digits --workers 3 --steps 1000000 --report-every 20 {flags}"
@@ -99,7 +99,7 @@ class Running:
 
     def ended(self, code, *parts):
         """The limit is for a job that hangs: on a busy machine the kernel alone may take ten
-        seconds to take down a process."""
+        seconds to end a process."""
         start, seconds = time.time(), 60
         try:
             _, err = self.process.communicate(timeout=seconds)
@@ -118,15 +118,15 @@ class Running:
 
 
 def start_two(flags, variables=lambda rank: {}):
-    """Two processes with torchrun's variables, in place of torchrun."""
-    port = 20000 + os.getpid() % 12000  # below those that the kernel gives to whoever asks for any
+    """Two processes with torchrun's variables, instead of torchrun."""
+    port = 20000 + os.getpid() % 12000  # below the kernel's ephemeral ports
     job = {"WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
     return [start(f"{flags} --json {path(f'joined{rank}.json')}",
                   {**CLEAN, **job, "RANK": str(rank), **variables(rank)}) for rank in range(2)]
 
 
 def goes_on(flags, err):
-    """The checkpoint that an interrupted job speaks of is whole."""
+    """The checkpoint that an interrupted job names is complete."""
     said = re.search(r"interrupted after step (\d+) of (\d+); the checkpoint is '(.*)\.rank0' to "
                      r"'.*'; .* --resume (.*)", err)
     if not said or said[3] != said[4]:
@@ -135,7 +135,7 @@ def goes_on(flags, err):
 
 
 def goes_on_from(checkpoint, step, steps, flags, **how):
-    """Resumed, it gives the bits of a training that was not interrupted."""
+    """The resumed training has the same bits as an uninterrupted one."""
     flags += f" --steps {steps} --stop {step + 10}"
     whole = train(flags, **how)["final"]
     second = train(f"{flags} --resume {checkpoint}", **how)["final"]

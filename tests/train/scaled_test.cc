@@ -1,4 +1,4 @@
-// scaled_test.cc: images of other data at another size, and what is refused.
+// scaled_test.cc: images of other data at another size, and rejected input.
 // SPDX-License-Identifier: Apache-2.0
 #include <gtest/gtest.h>
 
@@ -31,8 +31,8 @@ TEST(Scaled, ShowsTheSameImagesLarger) {
     const Batch b = test ? large->test_batch(1, 3) : large->train_batch(1, 2, 0, 1, 3);
     EXPECT_TRUE(torch::equal(a.target, b.target));
     ASSERT_EQ(b.input.sizes().vec(), (std::vector<std::int64_t>{3, 2, 12, 12}));
-    // Three rows to one, two columns to one: the middle row of three lies on a pixel's centre, and
-    // halfway between two columns are their mean.
+    // Three rows become one and two columns become one: the middle row of three is at a pixel's
+    // centre, and halfway between two columns is their mean.
     EXPECT_TRUE(torch::allclose(b.input[0][1][4][0], a.input[0][1][1][0]));
     EXPECT_TRUE(torch::allclose((b.input[0][1][4][1] + b.input[0][1][4][2]) / 2,
                                 (a.input[0][1][1][0] + a.input[0][1][1][1]) / 2));

@@ -41,8 +41,8 @@ def case_trains():
 
 
 def case_varies():
-    """What is not the default: precision, accumulation, optimizer, schedule, buckets, a link, a
-    language."""
+    """Non-default settings: precision, accumulation, optimizer, schedule, buckets, a link, a
+    language model."""
     one = train(
         "--model mlp --data digits --workers 2 --steps 6 --accumulate 2 --precision bf16 "
         "--nesterov "
@@ -92,32 +92,32 @@ def resumes(scheme, workers, steps, flags):
 
 
 def case_resumes():
-    """One for each kind of state; every scheme resumes as threads, in the laws."""
+    """One scheme for each kind of state. The laws test every scheme's resume, with threads."""
     resumes(
         "dgc:density=0.01", 4, 10, "--model resnet20 --batch 4 --bucket-mb 0.2 --weight-decay 1e-4"
     )
     resumes("powersgd", 2, 10, "--model mlp --bucket-mb 0.2")
-    # Adam counts its updates, of which a skipped step is none.
+    # Adam counts its updates; a skipped step is not one.
     resumes(
         "int8",
         2,
         6,
         "--model mlp --bucket-mb 0.2 --optimizer adamw --weight-decay 0.01 --nan-at 1,0",
     )
-    # Shares of unequal size, of which some end within the run.
+    # Shares of unequal size, some of which end within the run.
     resumes("dgc", 2, 40, "--model mlp --batch 16 --partition dirichlet:0.3")
     resumes("onebit", 1, 10, "--model mlp")
 
 
 def case_exchanges():
-    """Split-reduce and servers: they learn, skip and resume as the rest does."""
+    """Split-reduce and servers: they learn, skip and resume like the rest."""
     base = "--model resnet20 --data digits --batch 4 --workers 2 --steps 8 --bucket-mb 0.2"
     for exchange in ("split", "server:1", "server:2,second=topk:density=0.1"):
         flags = f"{base} --scheme dgc:density=0.05 --exchange {exchange} --nan-at 3,1"
         whole = train(flags)["final"]
         if whole["skipped"] != 1 or not whole["replicas_identical"]:
             fail(f"{exchange}: {whole}")
-        if exchange == "server:1":  # which keeps what the other two do
+        if exchange == "server:1":  # it keeps the same as the other two
             continue
         train(f"{flags} --stop 5 --save {path('striped')}")
         second = train(f"{flags} --resume {path('striped')}")["final"]
@@ -132,7 +132,8 @@ def case_exchanges():
 
 
 def case_delays():
-    """Delayed averaging learns, goes on exactly with messages under way, and names what clashes."""
+    """Delayed averaging learns, resumes exactly with messages in flight, and names
+    clashing flags."""
     base = "--model mlp --data digits --batch 32 --workers 2 --lr 0.05"
     for flags in (
         "--delay 4",
@@ -154,9 +155,9 @@ def case_delays():
             fail(f"{flags}: {final}")
         if (
             "none" not in flags and not rows[-1]["loss"] < rows[0]["loss"]
-        ):  # which needs a smaller learning rate
+        ):  # it needs a smaller learning rate
             fail(f"{flags}: the loss did not fall")
-        if flags.endswith(("--delay 4", "pull", "none")):  # no state that the others do not have
+        if flags.endswith(("--delay 4", "pull", "none")):  # no state that the others lack
             continue
         train(f"{flags} --steps 41 --nan-at 3,1 --stop 20 --save {path('late')}")
         second = train(f"{flags} --steps 41 --resume {path('late')}")["final"]
@@ -191,8 +192,8 @@ def case_delays():
 
 
 def case_waits():
-    """All waiting counts: nobody sends more per second than the link carries, whatever else a run
-    stops for. Here every method; every scheme in case_schemes."""
+    """All waiting counts: no worker sends more per second than the link carries, whatever else a
+    run stops for. This tests every method; case_schemes tests every scheme."""
     base = f"--model mlp --data digits --workers 2 --steps 16 --lr 0.01 --link 50mbit,2ms"
     methods = [
         "--scheme dense",
@@ -213,8 +214,8 @@ def case_waits():
 
 
 def case_schemes():
-    """The same law for every scheme of the registry. The link is so slow that sending takes most of
-    the time: a clock that misses the wait breaks the law."""
+    """The same law for every scheme of the registry. The link is so slow that sending takes most
+    of the time; a clock that misses the wait breaks the law."""
     out = path("schemes.json")
     subprocess.run([PROGRAM, "schemes", "--json", out], check=True, stdout=subprocess.DEVNULL)
     with open(out) as file:
@@ -308,7 +309,7 @@ def case_joins():
 
 
 def shared_gpu(rank):
-    """What lets NCCL's ranks share a GPU: each claims to be on a machine of its own."""
+    """Lets NCCL's ranks share a GPU: each claims to be on its own machine."""
     return {
         "NCCL_HOSTID": f"rank{rank}",
         "NCCL_P2P_DISABLE": "1",
@@ -319,8 +320,8 @@ def shared_gpu(rank):
 
 
 def case_cuda():
-    """On a machine with a GPU: learns as on the CPU, replicas are identical, Gloo and NCCL give the
-    same bits."""
+    """On a machine with a GPU: learns as on the CPU, replicas are identical, Gloo and NCCL give
+    the same bits."""
     task = "--model mlp --data digits --batch 32 --steps 60"
     for scheme in SCHEMES:
         for workers in (1, 2):
@@ -389,7 +390,7 @@ def case_mpirun():
 
 
 def case_bench():
-    """`thinwire bench step`: both loops run, and the ratio is there."""
+    """`thinwire bench step`: both loops run, and the ratio is reported."""
     out = path("bench.json")
     line = [
         PROGRAM,

@@ -1,5 +1,5 @@
-// block_test.cc: frames around a codec's bytes: round trips, damage, and the golden frame of the
-// document.
+// block_test.cc: frames around a codec's bytes: round trips, damage, and the
+// document's golden frame.
 // SPDX-License-Identifier: Apache-2.0
 #include "thinwire/wire/block.h"
 
@@ -35,7 +35,7 @@ TEST(Block, RoundTrips) {
   for (const std::size_t size : {0u, 1u, 7u, 1000u}) {
     Frame slot = seal(header_of(false), size);
     ASSERT_EQ(slot.size(), block_header_bytes + size);
-    slot.resize(slot.size() + 9, std::byte{0xa5});  // a frame may lie in a longer slot
+    slot.resize(slot.size() + 9, std::byte{0xa5});  // a frame may be in a longer slot
     FrameHeader header;
     ConstBytes payload;
     ASSERT_TRUE(open_block(slot, header, payload).ok());
@@ -76,13 +76,13 @@ TEST(Block, RefusesSparseHeadersAndLongLengths) {
   repair(frame);
   EXPECT_EQ(open(frame).code, Code::bad_value);
   frame = seal(header_of(false), 11);
-  const std::uint32_t wrong = ~0u;  // would wrap where lengths are added
+  const std::uint32_t wrong = ~0u;  // would wrap if lengths were added
   std::memcpy(frame.data() + frame_header_bytes, &wrong, sizeof wrong);
   repair(frame);
   EXPECT_EQ(open(frame).code, Code::truncated);
 }
 
-// tests/wire/golden/block.hex and the block of that name in docs/wire_format.md are these bytes.
+// These bytes are tests/wire/golden/block.hex and the block of that name in docs/wire_format.md.
 TEST(Block, GoldenFrame) {
   const std::string golden = read_text("tests/wire/golden/block.hex");
   const float x[] = {0, 255, 128, 3, 64};

@@ -1,5 +1,5 @@
-// elias_test.cc: levels in Elias's codes: round trips, one spelling, the size that QSGD's paper
-// says.
+// elias_test.cc: levels in Elias codes: round trips, a unique encoding, the size given in
+// the QSGD paper.
 // SPDX-License-Identifier: Apache-2.0
 #include "thinwire/wire/elias.h"
 
@@ -73,7 +73,7 @@ TEST(Elias, RefusesWhatIsNotALevel) {
   EXPECT_TRUE(decode(encode(three, 2), 1, 2, back, used).ok());
   EXPECT_FALSE(decode(encode(three, 2), 1, 1, back, used).ok());  // above the top level
   const Levels late{{0, 0, 0, 1}, {0}};
-  EXPECT_FALSE(decode(encode(late, 1), 2, 1, back, used).ok());  // behind the end
+  EXPECT_FALSE(decode(encode(late, 1), 2, 1, back, used).ok());  // beyond the end
   std::vector<std::byte> bytes = encode(three, 2);
   bytes.back() |= std::byte{0x80};  // padding
   EXPECT_FALSE(decode(bytes, 1, 2, back, used).ok());

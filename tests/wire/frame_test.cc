@@ -1,4 +1,4 @@
-// frame_test.cc: whole frames: round trips, damage, sizes, and the golden frames of the document.
+// frame_test.cc: whole frames: round trips, damage, sizes, and the document's golden frames.
 // SPDX-License-Identifier: Apache-2.0
 #include "thinwire/wire/frame.h"
 
@@ -37,7 +37,7 @@ void expect_round_trip(const FrameHeader& header, const std::vector<std::uint32_
   std::vector<float> values = tail_values(5, indices.size()), again = values;
   const Frame frame = encode(header, indices, values, choice);
   ASSERT_EQ(frame, encode(header, indices, again, choice));
-  Frame slot = frame;  // a frame may lie in a longer slot
+  Frame slot = frame;  // a frame may be in a longer slot
   slot.resize(frame.size() + 9, std::byte{0xa5});
   FrameHeader got;
   Sparse out;
@@ -179,7 +179,7 @@ TEST(Frame, EveryFlippedBitIsDetected) {
   }
 }
 
-// Damage under a checksum that fits: what is accepted is a support all the same.
+// Damage under a matching checksum: whatever is accepted is still a support.
 TEST(Frame, EveryFlippedBitUnderItsChecksumIsRefusedOrASupport) {
   for (const IndexChoice choice :
        {IndexChoice::golomb, IndexChoice::elias_fano, IndexChoice::gap}) {
@@ -215,7 +215,7 @@ TEST(Frame, DirectoryIsCanonical) {
   std::vector<float> none;
   Frame frame = encode(header, {}, none, IndexChoice::golomb);
   ASSERT_EQ(frame.size(), 21u);
-  frame[20] = std::byte{1};  // no survivors, yet another coder
+  frame[20] = std::byte{1};  // no survivors, but another coder
   repair(frame);
   EXPECT_EQ(decode(frame).code, Code::bad_value);
   frame[20] = std::byte{0x80};  // zero in two bytes
@@ -236,7 +236,7 @@ TEST(Frame, DirectoryIsCanonical) {
   EXPECT_EQ(decode(frame).code, Code::bad_value);
 }
 
-// Bits per survivor of a whole frame at density 1e-3, the most over 20 seeds.
+// Bits per survivor of a whole frame at density 1e-3: the maximum over 20 seeds.
 double frame_bits(std::uint32_t elements, ValueCoder coder, IndexChoice choice) {
   double most = 0;
   for (std::uint64_t seed = 0; seed < 20; ++seed) {
@@ -278,8 +278,8 @@ TEST(FrameSize, IndicesAreNearTheEntropyWithChunkHeadersCounted) {
   }
 }
 
-// Golden frames: what we promise, as data. tests/wire/golden/NAME.hex and the blocks of the same
-// name in docs/wire_format.md are these bytes.
+// Golden frames: our promise, as data. These bytes are tests/wire/golden/NAME.hex and the blocks of
+// the same name in docs/wire_format.md.
 
 struct Golden {
   const char* name;

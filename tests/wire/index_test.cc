@@ -1,4 +1,4 @@
-// index_test.cc: index coders: round trips, refusals, bounds, bits per index.
+// index_test.cc: index coders: round trips, rejected input, bounds, bits per index.
 // SPDX-License-Identifier: Apache-2.0
 #include "thinwire/wire/index.h"
 
@@ -218,7 +218,7 @@ TEST(EliasFano, RefusesIndicesOutOfOrder) {
   EXPECT_FALSE(index_decode({IndexCoder::elias_fano, 4, 2}, falling, 16, out).ok());
 }
 
-// log2 of the number of supports: what no code can beat on average.
+// log2 of the number of supports: no code can be shorter on average.
 double entropy_bits(double n, double k) {
   return (std::lgamma(n + 1) - std::lgamma(k + 1) - std::lgamma(n - k + 1)) / std::log(2.0);
 }

@@ -1,5 +1,5 @@
 // reference_decoder.h: a slow decoder written from docs/wire_format.md alone, one bit at a time. It
-// shares no code with thinwire/wire, so that a slip on one side shows.
+// shares no code with thinwire/wire, so that a mistake on one side shows.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -29,7 +29,7 @@ inline std::vector<bool> to_bits(ByteSpan bytes) {
   return bits;
 }
 
-// A stream of bits that answers nothing once it is exhausted.
+// A stream of bits that returns nothing once it is exhausted.
 struct BitStream {
   std::vector<bool> bits;
   std::size_t at = 0;
@@ -194,8 +194,8 @@ struct GapInterval {
   }
 };
 
-// Decodes by keeping the whole interval and comparing it with the bytes; the closing bytes are then
-// compared with those the encoder must have written.
+// Decodes by keeping the whole interval and comparing it with the bytes. The closing bytes are then
+// compared with those that the encoder must have written.
 inline std::optional<Indices> gap(unsigned parameter, ByteSpan bytes, std::uint64_t extent,
                                   std::size_t count) {
   if (parameter != 0) return std::nullopt;

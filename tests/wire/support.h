@@ -1,5 +1,5 @@
-// support.h: supports and values for the tests of the wire layer, frames mended after damage, bytes
-// as hex, files of this repository.
+// support.h: supports and values for the tests of the wire layer, repaired frames, bytes as hex,
+// files of this repository.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -46,7 +46,8 @@ inline std::vector<std::uint32_t> clustered_support(std::uint64_t seed, std::siz
   return out;
 }
 
-// Values as top-k leaves them: an exponential tail above a threshold of ln 1000, random signs.
+// Values like those that top-k selects: an exponential tail above a threshold of ln
+// 1000, random signs.
 inline std::vector<float> tail_values(std::uint64_t seed, std::size_t count) {
   std::vector<float> out(count);
   for (std::size_t i = 0; i < count; ++i) {
@@ -68,7 +69,7 @@ inline std::string to_hex(ConstBytes bytes) {
   return text;
 }
 
-// The checksum of what the frame holds now, so that a decoder looks further.
+// Updates the checksum to the frame's current contents, so that a decoder reads further.
 inline void repair(std::vector<std::byte>& frame) {
   const ConstBytes bytes = frame;
   const std::uint32_t crc = crc32c(bytes.subspan(20), crc32c(bytes.first(16)));

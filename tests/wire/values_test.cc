@@ -1,5 +1,5 @@
-// values_test.cc: value coders: what the encoder hands back, error bounds, edges of the float
-// range.
+// values_test.cc: value coders: the values that the encoder returns, error bounds, limits of the
+// float range.
 // SPDX-License-Identifier: Apache-2.0
 #include "thinwire/wire/values.h"
 
@@ -28,7 +28,7 @@ std::vector<std::uint32_t> patterns(const std::vector<float>& values) {
 
 struct CodedValues {
   std::vector<std::byte> bytes;
-  std::vector<float> sent;  // as the encoder hands them back
+  std::vector<float> sent;  // as the encoder returns them
 };
 
 CodedValues encode(ValueCoder coder, std::vector<float> values) {

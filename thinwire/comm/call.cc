@@ -1,4 +1,4 @@
-// call.cc: texts and checks of collectives.
+// call.cc: collectives as text, and their checks.
 // SPDX-License-Identifier: Apache-2.0
 #include "thinwire/comm/call.h"
 

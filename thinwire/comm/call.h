@@ -1,5 +1,5 @@
-// call.h: what one rank says when it issues a collective: the part on which all ranks must agree,
-// its text for errors and its checks. Shared by the engines; not for users.
+// call.h: a collective as one rank issues it: the part on which all ranks must agree, its text for
+// errors, and its checks. Shared by the engines; not for users.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -16,7 +16,7 @@ const char* name_of(Kind kind);
 
 struct Call {
   Kind kind = Kind::barrier;
-  std::size_t bytes = 0;        // of the buffer, or of one slot
+  std::size_t bytes = 0;        // size of the buffer, or of one slot
   DType dtype = DType::i8;      // all_reduce only
   ReduceOp op = ReduceOp::sum;  // all_reduce only
   int root = 0;                 // broadcast only
@@ -30,25 +30,25 @@ struct Call {
 // "all_reduce #17"
 std::string label(const Call& call, std::uint64_t sequence);
 
-// The sentence for two ranks that issued different collectives as the same one in order.
+// The error text when two ranks issued different collectives under one number.
 std::string mismatch_text(std::uint64_t sequence, int rank, const Call& call, int other,
                           const Call& other_call);
 
 // The caller's memory in a collective, as group.h describes it.
 struct Operands {
-  Bytes data = {};                               // to reduce or to broadcast, or the slots
-  ConstBytes mine = {};                          // what a gather or an all-to-all sends
+  Bytes data = {};       // the buffer to reduce or to broadcast, or the slots
+  ConstBytes mine = {};  // what a gather or an all-to-all sends
   std::span<const std::size_t> mine_sizes = {};  // all_to_all only
-  std::span<std::size_t> sizes = {};             // of what arrives in the slots
+  std::span<std::size_t> sizes = {};             // number of bytes that arrive in each slot
 
-  // What a gather or an all-to-all sends to a rank, which may be ourselves.
+  // What a gather or an all-to-all sends to a rank (possibly to our own).
   ConstBytes piece(const Call& call, int peer) const {
     if (call.kind == Kind::all_gather) return mine;
     const auto r = static_cast<std::size_t>(peer);
     return mine.subspan(r * call.bytes, mine_sizes[r]);
   }
 
-  // Our own piece arrives too.
+  // Copies our own piece into its slot.
   void keep_own(const Call& call, int rank) const;
 };
 

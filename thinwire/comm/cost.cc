@@ -1,4 +1,4 @@
-// cost.cc: steps and bytes of each message pattern, and who uses which.
+// cost.cc: steps and bytes of each message pattern, and which engine uses which pattern.
 // SPDX-License-Identifier: Apache-2.0
 #include "thinwire/comm/cost.h"
 
@@ -13,18 +13,17 @@ namespace {
 
 std::uint64_t unsigned_of(int number) { return static_cast<std::uint64_t>(number); }
 
-// Of a binomial tree: ceil(log2 ranks).
+// The depth of a binomial tree: ceil(log2 ranks).
 std::uint64_t depth_of(int ranks) {
   return static_cast<std::uint64_t>(std::bit_width(static_cast<unsigned>(ranks - 1)));
 }
 
-// A tree of messages. Places count from the root, and a parent's is below its children's.
+// A tree of messages. Places count from the root, and a parent's place is below its children's.
 struct Tree {
   std::vector<std::uint64_t> children;  // by place
-  std::uint64_t path = 0;               // messages one after the other until the last has its own
+  std::uint64_t path = 0;               // messages in sequence until the last rank has its own
 
-  // The messages of one parent share its uplink: its children all have theirs when the last one
-  // has.
+  // The messages of one parent share its uplink, so all its children are done when the last one is.
   Tree(int ranks, unsigned (*parent_of)(unsigned place)) {
     const auto count = static_cast<unsigned>(ranks);
     children.resize(count);
@@ -37,30 +36,31 @@ struct Tree {
     path = *std::ranges::max_element(arrival);
   }
 
-  // Of a broadcast.
+  // The cost of a broadcast.
   Cost cost(std::size_t bytes, int place) const {
     return {depth_of(static_cast<int>(children.size())), path * bytes,
             children[static_cast<std::size_t>(place)] * bytes, place == 0 ? 0 : bytes};
   }
 };
 
-// Binomial trees: a place leads to that without its lowest set bit, or without its highest.
+// Binomial trees: the parent of a place is the place without its lowest set bit, or
+// without its highest.
 unsigned without_lowest(unsigned place) { return place & (place - 1); }
 unsigned without_highest(unsigned place) { return place - std::bit_floor(place); }
 unsigned to_root(unsigned) { return 0; }
 
-// Every rank sums one share and sends the sum to all others: two steps. Two ranks swap the whole in
-// one.
+// Every rank sums one share and sends the sum to all others: two steps. Two ranks swap the whole
+// buffer in one step.
 Cost shares(std::size_t bytes, std::size_t element, int rank, int ranks) {
   if (ranks == 2) return {1, bytes, bytes, bytes};
-  // Our part of every other share and, to every other rank, the sum of our own.
+  // Our part of every other share and, to every other rank, the sum of our own share.
   const auto moved = [&](std::size_t share) { return bytes + (unsigned_of(ranks) - 2) * share; };
   const std::size_t begin = rank == 0 ? 0 : share_end(bytes, element, rank - 1, ranks);
   const std::uint64_t own = moved(share_end(bytes, element, rank, ranks) - begin);
   return {2, moved(share_end(bytes, element, 0, ranks)), own, own};
 }
 
-// From neighbour to neighbour; the next step begins after `piece` bytes of one.
+// From neighbour to neighbour. The next step begins once `piece` bytes of a step have arrived.
 Cost ring(std::size_t bytes, int ranks, std::size_t piece) {
   const std::uint64_t count = unsigned_of(ranks), steps = 2 * (count - 1);
   const std::uint64_t moved = (steps * bytes + count - 1) / count;
@@ -74,8 +74,8 @@ std::uint64_t sum_without(std::span<const std::size_t> sizes, int rank) {
   return sum;
 }
 
-// All at once. Of a gather all ranks wait for the largest; of an all-to-all a rank knows only its
-// own pieces, and its busier direction counts.
+// All messages at once. In a gather all ranks wait for the largest piece. In an all-to-all a rank
+// knows only its own pieces, and its busier direction counts.
 Cost direct(const Call& call, const Operands& operands, int rank) {
   const std::span<const std::size_t> sizes = operands.sizes;
   const std::uint64_t received = sum_without(sizes, rank);
@@ -88,7 +88,8 @@ Cost direct(const Call& call, const Operands& operands, int rank) {
           others * sizes[static_cast<std::size_t>(rank)], received};
 }
 
-// In pieces so small that all links work at once: the whole passes once, whatever the steps.
+// In pieces so small that all links work at once: the whole buffer passes once, whatever the number
+// of steps.
 Cost chain(std::size_t bytes, int place, int ranks) {
   return {unsigned_of(ranks) - 1, bytes, place == ranks - 1 ? 0 : bytes, place == 0 ? 0 : bytes};
 }
@@ -103,18 +104,18 @@ std::size_t longest(const Operands& operands) {
              : std::max(received, *std::ranges::max_element(operands.mine_sizes));
 }
 
-// Latencies of one message.
+// The number of latencies of one message.
 std::uint64_t mpi_latencies(std::size_t bytes) { return bytes > 65536 ? 3 : 1; }
 
 Cost mpi_sum(std::size_t bytes, int rank, int ranks) {
-  const Cost there = Tree(ranks, without_lowest).cost(bytes, rank);  // in the other direction
+  const Cost there = Tree(ranks, without_lowest).cost(bytes, rank);  // reversed direction
   const Cost back = Tree(ranks, without_highest).cost(bytes, rank);
   return {mpi_latencies(bytes) * (there.steps + back.steps), there.steps * bytes + back.path,
           there.received + back.sent, there.sent + back.received};
 }
 
 Cost mpi_broadcast(const Call& call, int rank, int ranks) {
-  // The root changes places with rank 0.
+  // The root swaps places with rank 0.
   const int place = rank == call.root ? 0 : rank == 0 ? call.root : rank;
   const bool flat = ranks <= 4;
   Cost cost = Tree(ranks, flat ? to_root : without_highest).cost(call.bytes, place);
@@ -204,7 +205,7 @@ std::size_t share_end(std::size_t bytes, std::size_t element, int share, int ran
 }
 
 std::size_t segments_of(std::size_t share_bytes) {
-  return std::clamp<std::size_t>(share_bytes >> 18, 1, 8);  // of 256 kB, at most 8
+  return std::clamp<std::size_t>(share_bytes >> 18, 1, 8);  // about 256 kB each, at most 8
 }
 
 bool takes_ring(std::size_t bytes, int ranks) {

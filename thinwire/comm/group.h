@@ -1,10 +1,10 @@
 // group.h: the workers of a job and the collectives among them. Engines: local (threads of one
 // process), mpi, c10d; the emulated link wraps any of them. All ranks must issue the same
-// collectives in the same order; the exchange sees to that by construction.
+// collectives in the same order; the exchange guarantees this by construction.
 //
-// Failure is an exception, thrown by wait() (or at once by the call): it names this rank, the
-// collective, and the rank that is silent, gone or at odds with us. After a failure the group is
-// unusable: end the job, restart from a checkpoint.
+// Failure is an exception from wait() (or from the call itself). It names this rank, the
+// collective, and the rank that is silent, lost or in disagreement. After a failure the group is
+// unusable: end the job and restart from a checkpoint.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -23,22 +23,22 @@ namespace thinwire {
 
 enum class ReduceOp : std::uint8_t { sum, max };
 
-// What a collective costs by the message pattern of its engine (cost.h has the patterns). The
-// emulated link turns it into seconds, and traffic() adds it up.
+// The cost of a collective by the message pattern of its engine (cost.h has the patterns). The
+// emulated link converts it to seconds, and traffic() adds it up.
 struct Cost {
   std::uint64_t steps = 0;     // messages that wait for each other: each pays the link's latency
-  std::uint64_t path = 0;      // bytes that pass one after the other until the last rank is done
+  std::uint64_t path = 0;      // bytes that pass one after another until the last rank is done
   std::uint64_t sent = 0;      // bytes, by this rank
   std::uint64_t received = 0;  // bytes, by this rank
-  // Bytes after which the next step begins, where a step sends on while it still receives; 0: each
-  // step waits for all of the one before.
+  // Bytes after which the next step begins, if a step forwards data while it still receives. 0:
+  // each step waits for all of the step before.
   std::uint64_t piece = 0;
-  std::uint64_t lead = 0;  // latencies before the first byte: who is ready, and for how much
+  std::uint64_t lead = 0;  // latencies before the first byte: is the receiver ready, for how much
 
   bool operator==(const Cost&) const = default;
 };
 
-// A collective under way. Buffers handed to it must live, and stay untouched, until it is done.
+// A collective in flight. Its buffers must live, and stay untouched, until it is done.
 class Pending {
  public:
   class Work {
@@ -46,7 +46,7 @@ class Pending {
     virtual ~Work() = default;
     virtual void wait() = 0;        // blocks until done or failed; throws an Error
     virtual bool done() = 0;        // makes progress; true when wait() would not block
-    virtual Cost cost() const = 0;  // after wait(): a gather knows its lengths only then
+    virtual Cost cost() const = 0;  // after wait(): a gather learns its lengths only then
   };
 
   Pending() = default;  // done already
@@ -60,7 +60,7 @@ class Pending {
   }
   bool done() { return !work_ || work_->done(); }
 
-  // What it cost, once wait() has returned; nothing before, and for a group of one.
+  // The cost, once wait() has returned. Zero before that, and for a group of one.
   const Cost& cost() const { return cost_; }
 
  private:
@@ -68,7 +68,7 @@ class Pending {
   Cost cost_;
 };
 
-// The sum of the costs of all collectives that are done, as bytes of this rank.
+// The sum of the costs of all completed collectives, as bytes of this rank.
 struct Traffic {
   std::uint64_t sent = 0;
   std::uint64_t received = 0;
@@ -87,31 +87,32 @@ class Group {
   // In place: `data` becomes the sum or maximum over all ranks, bit-identical on all of them.
   virtual Pending all_reduce(Bytes data, DType dtype, ReduceOp op, Stream stream) = 0;
 
-  // Every rank sends `mine`, at most slot_bytes; rank r's bytes arrive at slots[r * slot_bytes],
-  // their number in sizes[r]. slot_bytes is the same on all ranks, mine.size() need not be: an
-  // engine sends the actual bytes where it can, whole slots where it must. `slots` is size() *
-  // slot_bytes long. Our own bytes arrive too.
+  // Every rank sends `mine`, at most slot_bytes. Rank r's bytes arrive at slots[r * slot_bytes],
+  // and sizes[r] is their number. slot_bytes must be the same on all ranks; mine.size() need not
+  // be. An engine sends the actual bytes if it can, and whole slots otherwise. `slots` has size() *
+  // slot_bytes bytes. Our own bytes arrive too.
   virtual Pending all_gather(ConstBytes mine, std::size_t slot_bytes, Bytes slots,
                              std::span<std::size_t> sizes, Stream stream) = 0;
 
-  // Rank r gets our piece r: `mine` holds size() slots of slot_bytes, of which piece r is
-  // mine_sizes[r] long. What rank r sends us arrives at slots[r * slot_bytes], its length in
-  // sizes[r].
+  // Rank r gets our piece r. `mine` holds size() slots of slot_bytes each; piece r is the first
+  // mine_sizes[r] bytes of slot r. Bytes from rank r arrive at slots[r * slot_bytes], and sizes[r]
+  // is their number.
   virtual Pending all_to_all(ConstBytes mine, std::span<const std::size_t> mine_sizes,
                              std::size_t slot_bytes, Bytes slots, std::span<std::size_t> sizes,
                              Stream stream) = 0;
 
   virtual Pending broadcast(Bytes data, int root, Stream stream) = 0;
 
-  // Returns when all ranks have called it.
+  // Completes when all ranks have called it.
   virtual Pending barrier() = 0;
 };
 
-// Limits of an engine. A rank that does not take part within `timeout` is an error that names it.
+// Limits of an engine. A rank that does not take part within `timeout` causes an error
+// that names it.
 struct GroupOptions {
   std::chrono::milliseconds timeout{60'000};
-  // The longest single message where an engine has such a limit (mpi counts in int): longer buffers
-  // travel in pieces. A multiple of 4, the same on all ranks.
+  // The longest single message, for engines that have such a limit (MPI counts in int). Longer
+  // buffers are sent in pieces. It must be a multiple of 4 and the same on all ranks.
   std::size_t piece_bytes = std::size_t{1} << 30;
 };
 

@@ -30,7 +30,7 @@ constexpr Unit kTimes[] = {{"s", 1}, {"ms", 1e-3}, {"us", 1e-6}};
        "(kbit, mbit, gbit or inf; us, ms or s)");
 }
 
-// A plain decimal number and one of `units`; `whole` is for the error.
+// Parses a plain decimal number and one of `units`. The error shows `whole`.
 double quantity(std::string_view text, std::span<const Unit> units, std::string_view whole) {
   double value = 0;
   const char* const end = text.data() + text.size();
@@ -73,7 +73,7 @@ void read_outage(std::string_view value, std::string_view whole, Link& link) {
        ": expected a LENGTH above 0 and at most half of EVERY, such as outage=2s/30s");
 }
 
-// "jitter=5ms" and so on; returns the name.
+// Reads "jitter=5ms" and so on. Returns the option's name.
 std::string_view read_option(std::string_view option, std::string_view whole, Link& link) {
   const std::size_t equals = option.find('=');
   if (equals == option.npos) refuse(whole);
@@ -109,8 +109,7 @@ Link Link::parse(std::string_view text) {
     if (!seen.insert(read_option(parts[next], text, link)).second) refuse(text);
   }
   if (link.steady() && seen.contains("seed"))
-    fail("link '", text,
-         "': a seed needs jitter or an outage, else nothing is drawn; leave it out");
+    fail("link '", text, "': a seed has no effect without jitter or an outage; leave it out");
   return link;
 }
 

@@ -1,4 +1,4 @@
-// link_group.cc: a group whose collectives are done when its engine is done and the link would be.
+// link_group.cc: a group whose collectives are done when both the engine and the link would be.
 // SPDX-License-Identifier: Apache-2.0
 #include <algorithm>
 #include <deque>
@@ -16,17 +16,17 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-// One collective on the emulated link. Times are in seconds since the schedule's beginning.
+// One collective on the emulated link. Times are in seconds since the start of the schedule.
 struct Passage {
-  // When this rank issued it, and when each did: gathered from all where they must agree.
+  // When this rank issued it, and when each rank did (gathered if the ranks must agree).
   double mine = 0;
   std::vector<double> issued;
   std::vector<std::size_t> issued_sizes;
-  Pending inner, gathering;  // after what they write to
+  Pending inner, gathering;  // declared after the memory that they write to
   std::uint64_t number = 0;  // in the order of issue
   double release = 0;        // valid once settled
   bool settled = false;
-  bool agreed = false;  // `issued` is of all ranks
+  bool agreed = false;  // `issued` has the times of all ranks
 
   bool done() { return inner.done() && gathering.done(); }
   void wait() {
@@ -35,16 +35,17 @@ struct Passage {
   }
 };
 
-// The link of one rank: passages in the order of issue. How long a gather occupies it is known only
-// when its sizes are, so passages are settled strictly in order, each when its inner is done.
+// The link of one rank: passages in the order of issue. A gather's time on the link is known
+// only when its sizes are. So passages are settled strictly in order, each when its inner
+// collective is done.
 class Queue {
  public:
   Queue(const Link& link, const LinkSchedule& schedule) : link_(link), schedule_(schedule) {}
 
   void add(std::shared_ptr<Passage> passage) { open_.push_back(std::move(passage)); }
 
-  // Waits for the inner collectives up to and including this one. That cannot block for longer than
-  // this one alone would: every rank issued the earlier ones before it.
+  // Waits for the inner collectives up to and including this one. That takes no longer than waiting
+  // for this one alone: every rank issued the earlier ones before it.
   void settle(const Passage& last) {
     while (!last.settled) settle_front();
   }
@@ -53,14 +54,14 @@ class Queue {
     while (!open_.empty() && open_.front()->done()) settle_front();
   }
 
-  // Begins the schedule, after a barrier of its own.
+  // Starts the schedule, after a barrier of its own.
   void begin() {
     beginning_ = Clock::now();
     ++own_.collectives;
   }
   double now() const { return std::chrono::duration<double>(Clock::now() - beginning_).count(); }
-  // What agreeing on the time has sent. Counted when it is done, as engines do: never more than
-  // they have counted.
+  // Traffic of the agreement on times. Counted when it is done, as engines do, so it never exceeds
+  // what they have counted.
   const Traffic& own() const { return own_; }
   Clock::time_point at(double time) const {
     return beginning_ +
@@ -102,8 +103,8 @@ class LinkWork final : public Pending::Work {
   LinkWork(std::shared_ptr<Queue> queue, std::shared_ptr<Passage> passage)
       : queue_(std::move(queue)), passage_(std::move(passage)) {}
 
-  // Dropped without wait(): end it now, since its buffers may go. While an exception passes the
-  // inner engine decides how, and nothing is charged.
+  // The caller may free the buffers after dropping a work without wait(), so end it now. While an
+  // exception unwinds, the inner engine decides how, and the link adds no delay.
   ~LinkWork() override {
     if (passage_->settled) return;
     if (std::uncaught_exceptions() == exceptions_) try_settle();
@@ -148,7 +149,7 @@ class LinkGroup final : public Group {
   int size() const override { return inner_->size(); }
   std::string name() const override { return inner_->name() + " over an emulated " + link_.str(); }
 
-  // Less what only agreed on the time.
+  // Without the traffic that served only to agree on times.
   Traffic traffic() const override {
     Traffic traffic = inner_->traffic();
     traffic.sent -= queue_->own().sent;
@@ -193,8 +194,8 @@ class LinkGroup final : public Group {
     return Pending(std::make_unique<LinkWork>(queue_, std::move(passage)));
   }
 
-  // A collective begins when the last rank issues it, and an outage counts from then: each rank by
-  // its own clock would see different ones.
+  // A collective begins when the last rank issues it, and outages apply from then on. By its own
+  // clock, each rank would see different ones.
   void agree(Passage& passage) {
     if (number_ == 0) {
       inner_->barrier().wait();

@@ -1,4 +1,4 @@
-// link_schedule.cc: draws jitter and outages, and finds when messages are through.
+// link_schedule.cc: draws jitter and outages, and computes when messages have arrived.
 // SPDX-License-Identifier: Apache-2.0
 #include "thinwire/comm/link_schedule.h"
 
@@ -14,7 +14,7 @@ namespace {
 
 enum class Draw : std::uint64_t { jitter = 1, length = 2, begin = 3 };
 
-// In [0, 1).
+// Uniform in [0, 1).
 double unit(std::uint64_t seed, Draw draw, int rank, std::uint64_t number) {
   const std::uint64_t key = random_at(random_at(seed, 0), static_cast<std::uint64_t>(draw));
   return double{random_unit(random_at(key, static_cast<std::uint64_t>(rank)), number)};
@@ -46,8 +46,8 @@ std::uint64_t LinkSchedule::window(double time) const {
   return static_cast<std::uint64_t>(time / link_.every_seconds);
 }
 
-// `time`, or the end of the outage that it lies in. The next window too, since a time close to the
-// border may be rounded to either side of it.
+// Returns `time`, or the end of the outage that contains it. Also checks the next window, because
+// rounding may put a time close to the border on either side of it.
 double LinkSchedule::up(int rank, double time) const {
   const std::uint64_t first = window(time);
   for (std::uint64_t w = first; w < first + 2; ++w) {
@@ -57,14 +57,14 @@ double LinkSchedule::up(int rank, double time) const {
   return time;
 }
 
-// When the link, up at `time`, next goes down.
+// The next time after `time` at which the link, which is up then, goes down.
 double LinkSchedule::next_outage(int rank, double time) const {
   const std::uint64_t now = window(time);
   const double begin = outage(rank, now).begin;
   return begin > time ? begin : outage(rank, now + 1).begin;
 }
 
-// The first time from `time` on at which all are up.
+// The first time from `time` on at which all these links are up.
 double LinkSchedule::all_up(std::span<const int> ranks, double time) const {
   for (double before = -1; before != time;) {
     before = time;
@@ -90,7 +90,7 @@ double LinkSchedule::passed(Pattern pattern, double from, double seconds) const 
   std::iota(ranks.begin(), ranks.end(), 0);
   const double chained = passed(ranks, from, seconds);
   if (pattern == Pattern::chain) return chained;
-  // Only ranks that are down at some time until then can make a pair slow.
+  // Only ranks with an outage before that time can make a pair slow.
   std::erase_if(ranks, [&](int rank) {
     return up(rank, from) == from && next_outage(rank, from) >= chained;
   });

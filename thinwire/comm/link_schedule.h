@@ -1,15 +1,16 @@
-// link_schedule.h: what an emulated link does when: the latency of each message, the outages of
-// each rank's link. Pure functions of (seed, rank, number of the message or time), so that every
-// rank knows what the links of all do, in whatever order it asks. Not for users.
+// link_schedule.h: the behaviour of an emulated link over time: the latency of each message and the
+// outages of each rank's link. These are pure functions of (seed, rank, message number or time), so
+// every rank knows the state of all links, in whatever order it asks. Not for users.
 //
-// Jitter: a message takes latency + U * jitter, U uniform in [0, 1): the latency is the time of
-// light and switches, below which nothing comes. A step of a collective waits for its slowest
-// message, so that its mean lies near latency + jitter when there are many ranks.
+// Jitter: a message takes latency + U * jitter, with U uniform in [0, 1). The latency is the lower
+// bound that distance and switches set. A step of a collective waits for its slowest message, so
+// with many ranks its mean is close to latency + jitter.
 //
-// Outages: time is cut into windows of `every`. In each, the link of each rank is down once: for a
-// length uniform between a half and three halves of `outage`, anywhere in the window. One per
-// window rather than independent gaps: the time down is outage / every in every run that lasts some
-// windows, which lets short runs be compared, and no outage needs those before it to be found.
+// Outages: time is divided into windows of `every`. In each window the link of each rank is down
+// once, at a random position, for a length uniform between a half and three halves of `outage`. One
+// outage per window, instead of independent gaps, makes the fraction of time down outage / every in
+// any run of a few windows, so short runs can be compared. It also lets us find each outage without
+// those before it.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -21,11 +22,11 @@
 namespace thinwire {
 
 // How the messages of a collective depend on each other. In a chain (ring, tree) each step needs
-// the one before, so that one link that is down stops all. With direct messages only a pair of
-// ranks waits for each other.
+// the step before, so one link that is down stops all. With direct messages, a link that is down
+// delays only the pairs of its rank.
 enum class Pattern : std::uint8_t { chain, direct };
 
-// In seconds since the schedule's beginning: down from `begin` until before `end`.
+// In seconds since the start of the schedule: down from `begin` until just before `end`.
 struct Outage {
   double begin = 0, end = 0;
 };
@@ -34,14 +35,14 @@ class LinkSchedule {
  public:
   LinkSchedule(const Link& link, int ranks) : link_(link), ranks_(ranks) {}
 
-  // Of the `number`-th collective, of so many steps.
+  // The latency of collective `number`, which has this many steps.
   double latency(std::uint64_t number, std::uint64_t steps) const;
 
   Outage outage(int rank, std::uint64_t window) const;
 
-  // When what takes `seconds` is through, begun at time `from`: all links it needs must be up
-  // together for so long, and what is under way when one goes down goes on when it is up again.
-  // Between direct messages the slowest pair counts.
+  // The time at which work of `seconds` that began at `from` is done. It progresses only while all
+  // links that it needs are up; after an outage it continues where it stopped. With direct messages
+  // the slowest pair counts.
   double passed(Pattern pattern, double from, double seconds) const;
 
  private:

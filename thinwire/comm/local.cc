@@ -1,9 +1,10 @@
-// local.cc: ranks as threads of one process, meeting in a hub.
+// local.cc: ranks as threads of one process that meet in a hub.
 //
-// Each rank numbers its collectives; calls of equal number meet in one Operation. The first rank
-// that looks after the last has arrived moves the data for everyone, under the hub's lock and in
-// rank order, so results do not depend on timing. Buffers stay with their ranks: a rank that leaves
-// an unfinished operation says so under the same lock, and nobody touches that operation again.
+// Each rank numbers its collectives, and calls with equal numbers meet in one Operation. After the
+// last rank has arrived, the first rank that looks moves the data for everyone, under the hub's
+// lock and in rank order, so results do not depend on timing. Ranks keep their own buffers: a rank
+// that leaves an unfinished operation says so under the same lock, and nobody touches that
+// operation again.
 // SPDX-License-Identifier: Apache-2.0
 #include "thinwire/comm/local.h"
 
@@ -25,13 +26,13 @@ namespace {
 
 constexpr int kNobody = -1;
 
-// A rank that unwinds drops its operations a moment before its error reaches run_local. Others give
-// it this long, so that they report the reason instead of the symptom.
+// A rank that unwinds drops its operations a moment before its error reaches run_local. The others
+// wait this long, so that they report the cause instead of the symptom.
 constexpr std::chrono::milliseconds kReasonGrace{100};
 
 void copy(ConstBytes from, Bytes to) { std::ranges::copy(from, to.begin()); }
 
-// What one rank brought; the buffers are the caller's.
+// What one rank contributes. The buffers are the caller's.
 struct Part {
   bool arrived = false;
   Call call = {};
@@ -45,7 +46,7 @@ struct Operation {
   const std::uint64_t sequence;
   std::vector<Part> parts;
   std::size_t arrived = 0;
-  int first = kNobody;     // who arrived first: the one others are compared with
+  int first = kNobody;     // who arrived first; the others are compared with it
   int deserter = kNobody;  // who left before it was done
   bool moved = false;
 
@@ -149,14 +150,14 @@ class Hub {
     return operation.moved || !broken_.empty() || absentee(operation) != kNobody;
   }
 
-  // The rank's buffers are about to go.
+  // Called when the rank's buffers are about to be freed.
   void abandon(Operation& operation, int rank) {
     const std::lock_guard lock(mutex_);
     if (operation.ready()) finish(operation);
     if (!operation.moved) desert(operation, rank);
   }
 
-  // No further collective will come from this rank.
+  // This rank will issue no further collective.
   void leave(int rank) {
     const std::lock_guard lock(mutex_);
     left_[static_cast<std::size_t>(rank)] = true;
@@ -205,7 +206,7 @@ class Hub {
     changed_.notify_all();
   }
 
-  // A rank without which the operation can no longer be done, or nobody.
+  // A rank whose absence makes the operation impossible, or nobody.
   int absentee(const Operation& operation) const {
     if (operation.deserter != kNobody) return operation.deserter;
     for (std::size_t r = 0; r < size_; ++r)
@@ -236,7 +237,7 @@ class Hub {
   std::vector<std::uint64_t> next_;                           // sequence number, by rank
   std::vector<bool> left_;
   std::vector<Traffic> traffic_;
-  std::string broken_;  // why nothing works any more; empty while all is well
+  std::string broken_;  // why the group has failed; empty while all is well
 };
 
 class LocalWork final : public Pending::Work {
@@ -244,8 +245,8 @@ class LocalWork final : public Pending::Work {
   LocalWork(std::shared_ptr<Hub> hub, std::shared_ptr<Operation> operation, int rank)
       : hub_(std::move(hub)), operation_(std::move(operation)), rank_(rank) {}
 
-  // Dropped without wait(): the buffers may go now, so end it first. While an exception passes we
-  // do not block for ranks that may never come.
+  // The caller may free the buffers after dropping a work without wait(), so end it first. While an
+  // exception unwinds, do not block for ranks that may never come.
   ~LocalWork() override {
     if (finished_) return;
     if (std::uncaught_exceptions() > exceptions_) {
@@ -289,7 +290,7 @@ class LocalGroup final : public EngineGroup {
   Pending start(const Call& call, const Operands& operands) override {
     try {
       check(rank_, size(), call, operands);
-    } catch (const Error& error) {  // others must not wait for a call that never comes
+    } catch (const Error& error) {  // other ranks must not wait for a call that never comes
       hub_->break_off(error.what());
       throw;
     }

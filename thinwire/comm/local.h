@@ -1,4 +1,4 @@
-// local.h: ranks as threads of one process: for tests, simulation and embedding. A group of one is
+// local.h: ranks as threads of one process, for tests, simulation and embedding. A group of one is
 // simply size 1.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -11,13 +11,13 @@
 
 namespace thinwire {
 
-// `size` groups that talk to each other; hand one to each thread. They share their hub, so may
-// outlive each other.
+// `size` groups that talk to each other; give one to each thread. They share their hub, so they may
+// be destroyed in any order.
 std::vector<std::unique_ptr<Group>> make_local_groups(int size, const GroupOptions& options = {});
 
-// Runs body once per rank, each on a thread of its own, and joins them. The first rank's exception
-// (lowest rank that threw) is rethrown after all have ended. When a body throws or returns, others
-// that wait for that rank fail at once, with its name and its error, not after the time limit.
+// Runs body once per rank, each on its own thread, and joins the threads. After all have ended it
+// rethrows the exception of the lowest rank that threw. When a body throws or returns, ranks that
+// wait for it fail at once, with its rank and its error, not after the time limit.
 void run_local(int size, const std::function<void(Group&)>& body, const GroupOptions& options = {});
 
 }  // namespace thinwire

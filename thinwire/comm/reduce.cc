@@ -22,7 +22,7 @@ float sum_of(float a, float b) {
 }
 
 float max_of(float a, float b) {
-  // Equal operands differ at most in the sign of zero: + wins, which is AND of the bits.
+  // Equal operands differ at most in the sign of zero. +0 wins, which is the AND of the bits.
   const auto both = std::bit_cast<std::uint32_t>(a) & std::bit_cast<std::uint32_t>(b);
   const float larger = a > b ? a : a < b ? b : std::bit_cast<float>(both);
   return a == a && b == b ? larger : kNan;
@@ -41,8 +41,8 @@ Integer max_of(Integer a, Integer b) {
   return std::max(a, b);
 }
 
-// Loads and stores go through memcpy: callers' bytes need not be aligned, and compilers make plain
-// vector moves of it.
+// Loads and stores use memcpy, because the callers' bytes need not be aligned. Compilers turn it
+// into plain vector moves.
 template <typename T, typename Combine>
 void loop(Bytes into, ConstBytes from, Combine combine) {
   for (std::size_t at = 0; at < into.size(); at += sizeof(T)) {

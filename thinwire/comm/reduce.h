@@ -1,9 +1,8 @@
 // reduce.h: the arithmetic of all-reduce: into[i] = into[i] op from[i], element by element.
 //
 // Every operation is commutative bit for bit, so that engines may combine in trees whose two sides
-// swap operands: a NaN from anywhere gives one fixed NaN, and +0 is larger than -0. f16 and bf16
-// are added in f32 and rounded back; i8 sums saturate (a wrapped vote would change sides); i32 sums
-// wrap.
+// swap operands: any NaN gives one fixed NaN, and +0 is larger than -0. f16 and bf16 are added in
+// f32 and rounded back. i8 sums saturate (a wrapped vote would change its sign); i32 sums wrap.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -11,7 +10,7 @@
 
 namespace thinwire {
 
-// Both spans have the same length, whole elements, any alignment.
+// Both spans have the same length, in whole elements, with any alignment.
 void reduce_into(Bytes into, ConstBytes from, DType dtype, ReduceOp op);
 
 }  // namespace thinwire

@@ -1,4 +1,4 @@
-// whole.cc: floats and small integers to i32 and back.
+// whole.cc: converts floats and small integers to i32 and back.
 // SPDX-License-Identifier: Apache-2.0
 #include "thinwire/comm/whole.h"
 
@@ -12,7 +12,7 @@
 namespace thinwire {
 namespace {
 
-// The bits of a float are in order as those of an i32, except that negative floats run backwards.
+// The bits of floats, read as i32, are in order, except that negative floats are reversed.
 std::int32_t turned(std::int32_t bits) { return bits >= 0 ? bits : bits ^ 0x7fffffff; }
 
 std::int32_t whole_of(float value) {

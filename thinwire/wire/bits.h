@@ -75,7 +75,9 @@ class BitReader {
 
   THINWIRE_HD std::uint64_t position() const { return position_; }
   THINWIRE_HD bool overrun() const { return bytes_used() > bytes_.size(); }
-  THINWIRE_HD std::size_t bytes_used() const { return static_cast<std::size_t>((position_ + 7) >> 3); }
+  THINWIRE_HD std::size_t bytes_used() const {
+    return static_cast<std::size_t>((position_ + 7) >> 3);
+  }
 
   // Whether the unread bits of the current byte are zero.
   THINWIRE_HD bool padding_is_zero() const {

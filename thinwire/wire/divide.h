@@ -13,7 +13,8 @@ namespace thinwire {
 // 2^-32: never below n / divisor rounded down, and never at the next integer.
 class Divider {
  public:
-  THINWIRE_HD explicit constexpr Divider(std::uint64_t divisor) : reciprocal_(~std::uint64_t{0} / divisor) {}
+  THINWIRE_HD explicit constexpr Divider(std::uint64_t divisor)
+      : reciprocal_(~std::uint64_t{0} / divisor) {}
 
   THINWIRE_HD std::uint32_t quotient(std::uint32_t n) const {
 #ifdef __CUDA_ARCH__

@@ -1,5 +1,5 @@
-// value_rule.h: the codes of one value, for host and CUDA code. Integers and single exact operations
-// only, so that both have the same bits.
+// value_rule.h: the codes of one value, for host and CUDA code. Uses only integers and single exact
+// operations, so that both give the same bits.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 

@@ -1,4 +1,4 @@
-// join.h: the job that launch.py started this process in.
+// join.h: joins the job in which launch.py started this process.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 

@@ -1,5 +1,5 @@
-// meeting.cc: what only c10d can do wrong. `absent`: a rank does not come to the meeting.
-// `foreign`: a rank falls silent over a backend that the program made itself, without a store for a
+// meeting.cc: failures that only c10d can have. `absent`: a rank does not come to the meeting.
+// `foreign`: a rank goes silent over a backend that the program made itself, without a store for a
 // roll call.
 //     meeting SCENARIO CULPRIT
 // SPDX-License-Identifier: Apache-2.0
@@ -20,8 +20,8 @@ using namespace thinwire;
 
 const GroupOptions limits{.timeout = std::chrono::seconds(2)};
 
-// Another address than that of the first meeting, which lives on: below the ports that the kernel
-// gives to whoever asks for any.
+// An address other than that of the first meeting, which still exists: below the
+// kernel's ephemeral ports.
 Rendezvous next_door() {
   Rendezvous at = testing::job();
   at.port = static_cast<std::uint16_t>(20000 + at.port % 12000);
@@ -50,7 +50,7 @@ void foreign(bool culprit) {
 
 int body(int argc, char** argv, Group& group) {
   if (argc != 3) fail("expected a scenario and a rank, got ", argc - 1, " arguments");
-  // All are here: from now on two seconds are long.
+  // All ranks are here, so two seconds are a long time from now on.
   group.barrier().wait();
   const bool culprit = group.rank() == std::stoi(argv[2]);
   argv[1] == std::string("absent") ? absent(culprit) : foreign(culprit);

@@ -1,4 +1,4 @@
-// run.cc: test programs on the engines of c10d: a group, and the body in it.
+// run.cc: runs test programs on the engines of c10d: a group, and the body in it.
 // SPDX-License-Identifier: Apache-2.0
 #include <cstdio>
 #include <cstdlib>
@@ -20,8 +20,8 @@ int guarded(const std::function<int()>& body) {
 
 }  // namespace
 
-// The body's exceptions end inside the group's scope: unwinding it would tell peers that may be
-// gone.
+// The body's exceptions are caught inside the group's scope: unwinding the group would notify peers
+// that may be gone.
 int run_ranks(int, char**, const std::function<int(Group&)>& body, const GroupOptions& options) {
   return guarded([&] {
     const auto group = make_group(options);

@@ -1,5 +1,5 @@
-// engine.cc: test programs on the c10d engine, over NCCL. Ranks share the GPUs that there are,
-// which NCCL allows where each claims to be on a machine of its own.
+// engine.cc: test programs on the c10d engine, over NCCL. Ranks share the available GPUs, which
+// NCCL allows if each rank claims to be on its own machine.
 // SPDX-License-Identifier: Apache-2.0
 #include "tests/comm/engine.h"
 

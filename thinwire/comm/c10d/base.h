@@ -1,5 +1,5 @@
-// base.h: what the groups of this engine have in common: a world, calls that are issued in it, and
-// patterns (begin() posts, finish() ends) that carry them out. Internal to the engine.
+// base.h: what all groups of this engine share: a world, the calls issued in it, and the patterns
+// that carry out a call (begin() posts messages, finish() completes them). Internal to the engine.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -18,8 +18,8 @@ class C10dWork final : public Pending::Work {
   C10dWork(std::shared_ptr<World> world, std::shared_ptr<Job> job)
       : world_(std::move(world)), job_(std::move(job)) {}
 
-  // Dropped without wait(): buffers may go now, so end it first; while an exception passes, only as
-  // long as healthy ranks would need.
+  // The caller may free the buffers after dropping a work without wait(), so complete it first.
+  // While an exception unwinds, wait only as long as healthy ranks would need.
   ~C10dWork() override {
     const bool unwinding = std::uncaught_exceptions() > exceptions_;
     try {
@@ -30,7 +30,7 @@ class C10dWork final : public Pending::Work {
     }
   }
 
-  // The messages have their time limits; so this ends.
+  // Always returns: every message has a time limit.
   void wait() override { world_->finish(*job_); }
 
   bool done() override { return world_->done_within(*job_, std::chrono::milliseconds(0)); }
@@ -55,7 +55,7 @@ class BaseGroup : public EngineGroup {
   Traffic traffic() const override { return world_->traffic(); }
 
  protected:
-  // The pattern lives as long as the job has to be finished.
+  // The pattern lives until the job is finished.
   template <typename Pattern, typename... Arguments>
   void launch(const std::shared_ptr<Job>& job, const Arguments&... arguments) {
     const auto pattern = std::make_shared<Pattern>(*world_, *job, arguments...);
@@ -74,7 +74,7 @@ class BaseGroup : public EngineGroup {
     const auto job = world_->issue(call);
     try {
       check(rank(), size(), call, operands);
-    } catch (const Error& error) {  // others must not wait for a call that never comes
+    } catch (const Error& error) {  // other ranks must not wait for a call that never comes
       world_->refuse(job->position, error.what());
     }
     job->price = [=, of = cost_of_, me = rank(), n = size()] { return of(call, operands, me, n); };

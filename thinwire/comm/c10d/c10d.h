@@ -1,5 +1,5 @@
-// c10d.h: torch.distributed as an engine: a Group over c10d, by Gloo or NCCL, or over a backend
-// that a program hands over.
+// c10d.h: torch.distributed as an engine: a Group over c10d with Gloo, with NCCL, or over a backend
+// that the program provides.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -11,21 +11,22 @@
 
 #include "thinwire/comm/group.h"
 
-// Whoever makes or uses one includes its header, which takes the compiler twelve seconds.
+// Forward declarations: c10d's own headers cost twelve seconds of compile time. Include them where
+// you create or use these objects.
 namespace c10d {
 class Backend;
 }
 
 namespace thinwire {
 
-// Whichever way a group of several is made, the process ignores SIGPIPE from then on, unless it
-// chose something for that signal itself: Gloo's write to a lost peer would end it, where an error
-// is to name the peer.
+// Every function below that makes a group of several ranks sets SIGPIPE to ignored for the whole
+// process, unless the program has chosen a disposition itself. Otherwise Gloo's write to a lost
+// peer would end the process instead of raising an error that names the peer.
 
-// Over a backend that the caller made (or took from Python): gloo or mpi, whose receives take
-// shorter messages too; another one is an error. The backend must be used by nobody else meanwhile.
-// Without a store there is no roll call: an error names the rank whose message did not come, which
-// in a ring need not be the one at fault.
+// A group over a backend that the caller made (or took from Python). The backend must be gloo or
+// mpi, whose receives accept shorter messages; any other is an error. Nobody else may use the
+// backend meanwhile. Without a store there is no roll call: an error names the rank whose message
+// is missing, which in a ring may not be the rank at fault.
 std::unique_ptr<Group> make_c10d_group(c10::intrusive_ptr<c10d::Backend> backend,
                                        const GroupOptions& options = {});
 
@@ -35,24 +36,24 @@ struct Rendezvous {
   std::uint16_t port = 0;
   int rank = 0;
   int world = 1;
-  int listener = -1;  // rank 0: a socket that listens there already, to be taken over; -1: none
+  int listener = -1;  // rank 0: a socket that already listens there; the group owns it; -1: none
 };
 
-// Gloo over TCP, on the network that leads to the host (or GLOO_SOCKET_IFNAME). Rank 0 holds the
-// store, under torchrun its agent does. A world of 1 meets nobody. Throws an Error that names the
-// address when the workers do not meet within the time limit.
+// Gloo over TCP, on the network that leads to the host (or on GLOO_SOCKET_IFNAME). Rank 0 holds the
+// store; under torchrun the agent holds it. A world of 1 connects to nobody. Throws an Error that
+// names the address if the workers do not meet within the time limit.
 std::unique_ptr<Group> make_gloo_group(const Rendezvous& rendezvous,
                                        const GroupOptions& options = {});
 
-// NCCL between GPUs, each rank with one of its own. Buffers are still bytes of the host: each
-// collective copies them up and down again. Ranks meet and agree over Gloo, as above; so a silent
-// rank, or one at odds with us, is named. Throws an Error where thinwire was built without (torch
-// has no CUDA, or nccl.h was not found), and when ranks share a GPU.
+// NCCL between GPUs, one GPU per rank. Buffers are still host memory: each collective copies them
+// to the device and back. Ranks meet and agree over Gloo, as above, so an error names a rank that
+// is silent or disagrees. Throws an Error if thinwire was built without NCCL (torch has no CUDA, or
+// nccl.h was not found), and if ranks share a GPU.
 std::unique_ptr<Group> make_nccl_group(const Rendezvous& rendezvous, int gpu,
                                        const GroupOptions& options = {});
 
-// The backend of a Gloo group alone, for a program that wants c10d's own collectives. Ranks that
-// make several groups or backends at one address must make them in the same order.
+// Only the backend of a Gloo group, for a program that wants c10d's own collectives. If ranks make
+// several groups or backends at one address, they must make them in the same order.
 c10::intrusive_ptr<c10d::Backend> make_gloo_backend(const Rendezvous& rendezvous,
                                                     const GroupOptions& options = {});
 

@@ -1,4 +1,4 @@
-// device_backend.cc: device memory, and the end of a backend in health and in trouble.
+// device_backend.cc: device memory, and how a backend ends, normally or after a failure.
 // SPDX-License-Identifier: Apache-2.0
 #include "thinwire/comm/c10d/device_backend.h"
 
@@ -39,7 +39,7 @@ DeviceBackend::~DeviceBackend() {
   if (broken_) return;
   try {
     backend_->shutdown();
-  } catch (const std::exception&) {  // nothing is under way any more: nothing is lost
+  } catch (const std::exception&) {  // nothing is in flight any more, so nothing is lost
   }
 }
 

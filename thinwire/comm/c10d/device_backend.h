@@ -14,14 +14,14 @@
 
 namespace thinwire::torch_engine {
 
-// Breaks off whatever the backend waits for. Its own abort may fail, or wait in turn.
+// Aborts whatever the backend waits for. The backend's own abort may fail or block in turn.
 void end(const c10::intrusive_ptr<c10d::Backend>& backend);
 
-// A tensor over bytes of the host, which must outlive it.
+// A tensor over host bytes, which must outlive it.
 at::Tensor host_tensor(const std::byte* data, std::size_t bytes);
 
-// Copies run in a stream of our own, so as not to wait for what the model computes. Memory that is
-// not pinned is staged by the driver.
+// Copies run in a stream of our own, so that they do not wait for the model's kernels. The driver
+// stages memory that is not pinned.
 class DeviceBackend {
  public:
   DeviceBackend(c10::intrusive_ptr<c10d::Backend> backend, c10::Device device);
@@ -29,7 +29,7 @@ class DeviceBackend {
   DeviceBackend(const DeviceBackend&) = delete;
   DeviceBackend& operator=(const DeviceBackend&) = delete;
 
-  // Runs body(backend) in our stream. Whatever goes wrong there is the loss of this collective.
+  // Runs body(backend) in our stream. An exception there means that this collective is lost.
   template <typename Body>
   void use(const World& world, Body body) {
     try {
@@ -40,11 +40,11 @@ class DeviceBackend {
     }
   }
 
-  // Bytes of the device.
+  // Device memory of this size.
   at::Tensor room(std::size_t bytes) const;
 
-  // Ends what the device waits for, now: it would wait for ever, and so would ranks that wait for
-  // us. Any thread may call it.
+  // Aborts what the device waits for, now. It would wait forever, and so would ranks that wait for
+  // us. Any thread may call this.
   void break_off();
 
  private:
@@ -54,7 +54,7 @@ class DeviceBackend {
   std::atomic<bool> broken_ = false;
 };
 
-// Until the collective is done on the device; inside Job::finish only.
+// Waits until the collective is done on the device. Call it inside Job::finish only.
 void wait_for(World& world, const c10::intrusive_ptr<c10d::Work>& work);
 
 }  // namespace thinwire::torch_engine

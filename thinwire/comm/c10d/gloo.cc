@@ -27,12 +27,12 @@ std::string value_of(const char* variable) {
   return value ? value : "";
 }
 
-// Under torchrun the agent holds the store at MASTER_PORT, else rank 0 does.
+// Under torchrun the agent holds the store at MASTER_PORT; otherwise rank 0 does.
 bool agent_holds_store() { return value_of("TORCHELASTIC_USE_AGENT_STORE") == "True"; }
 
 std::string address_of(const Rendezvous& at) { return at.host + ":" + std::to_string(at.port); }
 
-// How many groups of this process have met at the same address before.
+// The number of groups of this process that have met at this address before.
 int met_before(const Rendezvous& at) {
   static std::mutex mutex;
   static std::map<std::string, int> groups;
@@ -45,11 +45,11 @@ Store connect(const Rendezvous& at, const GroupOptions& options) {
   c10d::TCPStoreOptions store;
   store.port = at.port;
   store.isServer = at.rank == 0 && !agent_holds_store();
-  store.waitWorkers = false;  // by our own roll, which knows who is missing
+  store.waitWorkers = false;  // our own roll does that, and knows who is missing
   store.multiTenant = true;   // several groups of a process may meet at one address
   store.timeout = options.timeout;
   if (at.listener >= 0 && number == 0) store.masterListenFd = at.listener;  // the store closes it
-  // Keys of one group among those that meet here, and among the restarts of a job.
+  // The prefix separates the keys of groups that meet here, and of a job's restarts.
   const std::string prefix =
       "thinwire/" + value_of("TORCHELASTIC_RESTART_COUNT") + "/" + std::to_string(number);
   return c10::make_intrusive<c10d::PrefixStore>(
@@ -83,9 +83,9 @@ struct Addresses {
   }
 };
 
-// Our own address on the network that leads to the meeting place: a datagram socket connects
-// without a packet and then knows it. Host names of machines often lead to loopback, so they do not
-// serve.
+// Our own address on the network that leads to the meeting place. Connecting a datagram socket
+// sends no packet but reveals this address. A machine's host name often resolves to loopback, so it
+// is no use here.
 std::string local_address(const Rendezvous& at) {
   Addresses found;
   addrinfo hints{};

@@ -12,10 +12,10 @@ struct Joined {
   c10::intrusive_ptr<c10d::Backend> backend;  // Gloo, for messages
 };
 
-// Throws an Error for a rank, a world or a port that cannot be.
+// Throws an Error for an impossible rank, world or port.
 void check(const Rendezvous& at);
 
-// Returns when all are there; else throws an Error that names those who did not come.
+// Returns when all ranks have joined. Throws an Error that names the missing ranks otherwise.
 Joined join(const Rendezvous& at, const GroupOptions& options);
 
 }  // namespace thinwire::torch_engine

@@ -10,8 +10,8 @@
 
 namespace thinwire::torch_engine {
 
-// Messages of one collective, waited for in the order they were posted in. Both sides know of an
-// empty one; it need not travel.
+// Messages of one collective. They are waited for in the order in which they were posted. Both
+// sides know when a message is empty, so it is not sent.
 class Messages {
  public:
   Messages(World& world, const Job& job) : world_(world), job_(job) {}
@@ -37,13 +37,13 @@ class Messages {
   std::size_t next_ = 0;
 };
 
-// The other ranks, starting after ourselves, so that not all send to rank 0 first.
+// Visits the other ranks, starting after our own, so that not all ranks send to rank 0 first.
 template <typename Body>
 void for_others(const World& world, Body body) {
   for (int step = 1; step < world.size(); ++step) body((world.rank() + step) % world.size());
 }
 
-// The place of a rank in that order, from 0.
+// The position of a rank in that order, from 0.
 inline std::size_t place_of(const World& world, int peer) {
   return static_cast<std::size_t>((peer - world.rank() + world.size()) % world.size() - 1);
 }

@@ -19,7 +19,7 @@ namespace {
 using Nccl = c10d::ProcessGroupNCCL;
 using Clock = std::chrono::steady_clock;
 
-// To connect takes seconds, whatever a collective may take.
+// Connecting takes seconds, however short the time limit of a collective is.
 constexpr std::chrono::milliseconds patience{30'000};
 
 bool finished(const c10::intrusive_ptr<c10d::Work>& work, Clock::time_point end) {
@@ -31,8 +31,9 @@ bool finished(const c10::intrusive_ptr<c10d::Work>& work, Clock::time_point end)
   return true;
 }
 
-// The first collectives make the communicator and its connections, in calls that do not return when
-// a rank is gone: they are made here, under a time limit. Returns what is wrong.
+// The first collectives create the communicator and its connections, in calls that do not return
+// when a rank is gone. So they run here, under a time limit. Returns the error text, empty if all
+// is well.
 std::string connect(const c10::intrusive_ptr<Nccl>& nccl, c10::Device device,
                     std::chrono::milliseconds limit) {
   const std::string silence = "no answer within " + std::to_string(limit.count()) + " ms";
@@ -52,7 +53,7 @@ std::string connect(const c10::intrusive_ptr<Nccl>& nccl, c10::Device device,
   return torch_engine::within(limit, attempt).value_or(silence);
 }
 
-// NCCL's own words come last in c10d's text.
+// NCCL's own message comes last in c10d's text.
 std::string last_words(const std::string& text) {
   const std::string mark = "Last error:\n";
   const std::size_t at = text.find(mark);
@@ -75,8 +76,8 @@ std::string last_words(const std::string& text) {
 std::unique_ptr<Group> make_nccl_group(const Rendezvous& at, int gpu, const GroupOptions& options) {
   const c10::Device device(c10::kCUDA, static_cast<c10::DeviceIndex>(gpu));
   const auto make = [&](const c10::intrusive_ptr<c10d::Store>& store) {
-    // Or c10d watches in a thread of its own, and ends the process where we would say who is
-    // silent.
+    // Without this, c10d watches from a thread of its own and ends the process before we can name
+    // the silent rank.
     setenv("TORCH_NCCL_BLOCKING_WAIT", "1", 1);
     auto nccl = c10::make_intrusive<Nccl>(c10::make_intrusive<c10d::PrefixStore>("nccl", store),
                                           at.rank, at.world);

@@ -1,4 +1,4 @@
-// nonccl.cc: what a group over NCCL is where torch was built without CUDA.
+// nonccl.cc: stands in for nccl.cc when torch was built without CUDA.
 // SPDX-License-Identifier: Apache-2.0
 #include "thinwire/comm/c10d/c10d.h"
 #include "thinwire/core/error.h"

@@ -1,4 +1,4 @@
-// staged.cc: agreement between hosts, then one collective between devices.
+// staged.cc: the hosts agree first, then the devices run one collective.
 // SPDX-License-Identifier: Apache-2.0
 #include "thinwire/comm/c10d/staged.h"
 
@@ -19,8 +19,8 @@ namespace {
 using c10d::Backend;
 using Tensors = std::vector<at::Tensor>;
 
-// Every rank tells every other one number. Those 8 bytes are no more counted than the headers of
-// the layers below.
+// Every rank sends one number to every other rank. These 8 bytes are not counted, like the headers
+// of the layers below.
 class Agreement {
  public:
   using Number = std::uint64_t;
@@ -55,8 +55,8 @@ class Agreement {
   Messages sends_, receives_;
 };
 
-// What all patterns here have in common. All have steps: the device must start although nobody
-// waits.
+// What all patterns here share. All of them have steps, because the device must start even if
+// nobody waits.
 class Staged {
  public:
   Staged(World& world, Job& job, std::shared_ptr<DeviceBackend> device)
@@ -77,7 +77,7 @@ class Staged {
   }
 
  protected:
-  virtual void move() {}  // what is left to do when all agree
+  virtual void move() {}  // the rest of the work, once all ranks agree
 
   World& world_;
   Job& job_;
@@ -143,7 +143,7 @@ class StagedBroadcast : public Staged {
   Bytes data_;
 };
 
-// Every rank sends every other one piece, of the length that it announced.
+// Every rank sends one piece to every other rank, of the length that it announced.
 class StagedPieces : public Staged {
  public:
   StagedPieces(World& world, Job& job, const std::shared_ptr<DeviceBackend>& device,
@@ -161,7 +161,7 @@ class StagedPieces : public Staged {
       const Splits in =
           splits([&](int peer) { return operands_.sizes[static_cast<std::size_t>(peer)]; });
       at::Tensor outgoing = gathered(out), incoming = device_->room(total(in));
-      Splits taken = in, given = out;  // Gloo keeps them
+      Splits taken = in, given = out;  // Gloo keeps references to them
       wait_for(world_, backend.alltoall_base(incoming, outgoing, taken, given));
       hand_out(incoming, in);
     });
@@ -195,7 +195,7 @@ class StagedPieces : public Staged {
     return static_cast<std::size_t>(std::accumulate(splits.begin(), splits.end(), std::int64_t{0}));
   }
 
-  // A piece that goes to several ranks goes up once.
+  // A piece for several ranks is copied to the device once.
   at::Tensor gathered(const Splits& out) const {
     at::Tensor all = device_->room(total(out)), last;
     ConstBytes on_device;
@@ -235,7 +235,7 @@ class StagedGroup final : public BaseGroup {
         device_(std::move(device)),
         name_(std::move(name)) {}
 
-  // A backend that may wait for a rank that is gone does not end by itself.
+  // A backend that waits for a lost rank does not end by itself.
   ~StagedGroup() override {
     if (world_->failed()) device_->break_off();
   }

@@ -1,13 +1,13 @@
-// sums.h: the two ways of an all-reduce: short sums in two steps, long ones around a ring. Internal
-// to the engine.
+// sums.h: the two algorithms of all-reduce: short sums in two steps, long sums around a ring.
+// Internal to the engine.
 //
-// Both cut the buffer into one share per rank and add share s in the order of ranks s, s + 1, ...,
-// s - 1: the bits do not depend on the way. Where all ranks send to all others at once, several
-// flows meet at each receiver's link: behind 100 Mbit/s the same bytes took a tenth to a fifth
-// longer than around a ring, where each link carries one steady flow and is never idle. Sending to
-// one peer after the other took longer still: each change of peer starts another flow of TCP. But a
-// ring has 2 (N - 1) steps. Their latencies hide behind the bytes once a share takes longer on the
-// wire than one latency and one segment, so only long shares take it (takes_ring()).
+// Both divide the buffer into one share per rank and add share s in the order of ranks s, s + 1,
+// ..., s - 1, so both give the same bits. When all ranks send to all others at once, several flows
+// meet at each receiver's link: at 100 Mbit/s the same bytes took 10 to 20 % longer than around a
+// ring, where each link carries one steady flow and is never idle. Sending to one peer after
+// another took even longer, because each change of peer restarts a TCP flow. But a ring has 2 (N -
+// 1) steps. Their latencies overlap with the transfer once a share takes longer on the wire than
+// one latency plus one segment, so only long shares use it (takes_ring()).
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -21,7 +21,8 @@ namespace thinwire::torch_engine {
 
 inline std::size_t count_of(const World& world) { return static_cast<std::size_t>(world.size()); }
 
-// A buffer in shares, and each share in segments: while one is added, the next is on the wire.
+// A buffer divided into shares, and each share into segments: while one segment is added, the next
+// is on the wire.
 class Cut {
  public:
   Cut(Bytes data, std::size_t element, int shares)
@@ -49,10 +50,10 @@ class Cut {
   std::size_t segments_ = 1;
 };
 
-// Every rank sums one share of the buffer and sends the sum to all others: two steps, and the bytes
-// of a ring. Two ranks save the second step: each sums the whole, and since a sum is the same bits
-// from both sides (reduce.h), so are the results. A share is summed in one fixed order, and travels
-// in segments: while one is being added, the next is on the wire.
+// Every rank sums one share of the buffer and sends the sum to all others: two steps, and as many
+// bytes as a ring. Two ranks save the second step: each sums the whole buffer. A sum has the same
+// bits from both sides (reduce.h), so the results agree. A share is summed in one fixed order and
+// travels in segments: while one is being added, the next is on the wire.
 class Shares {
  public:
   Shares(World& world, const Job& job, Bytes data)
@@ -66,8 +67,8 @@ class Shares {
 
   bool has_steps() const { return !whole(); }
 
-  // Receives of the sums too: a rank sends its sum when it has our part of it, so what they
-  // overwrite has been sent by then.
+  // Also posts the receives of the sums. A rank sends its sum only after it has our contribution,
+  // so the memory that the sum overwrites has been sent by then.
   void begin() {
     for_parts(
         [&](std::size_t segment, int peer) { receives_.receive(arrival(segment, peer), peer); });
@@ -79,7 +80,7 @@ class Shares {
   void finish() {
     for (std::size_t segment = 0; segment < cut_.segments(); ++segment) {
       const Bytes sum = part(world_.rank(), segment);
-      if (whole()) sends_.wait_next();  // what is sent must not change before
+      if (whole()) sends_.wait_next();  // the data to send must not change earlier
       for_others(world_, [&](int peer) {
         receives_.wait_next();
         reduce_into(sum, arrival(segment, peer), call_.dtype, call_.op);
@@ -116,8 +117,8 @@ class Shares {
   Messages receives_, sends_;
 };
 
-// Each rank sends to the next one only. First every share collects its sum on the way from its own
-// rank to the one before that, then the sums go round.
+// Each rank sends only to the next rank. First every share collects its sum on the way from its own
+// rank around to the rank before it. Then the sums go around once more.
 class Ring {
  public:
   Ring(World& world, const Job& job, Bytes data)
@@ -131,8 +132,8 @@ class Ring {
 
   bool has_steps() const { return true; }
 
-  // All receives. A complete sum comes after what it overwrites has gone round, so after we sent
-  // it.
+  // Posts all receives. A complete sum arrives after the share that it overwrites has gone around,
+  // and so after we have sent it.
   void begin() {
     for (int step = 0; step < world_.size() - 1; ++step)
       for_segments(
@@ -175,7 +176,7 @@ class Ring {
     sends_.send(cut_.part(share, segment), neighbour(1));
   }
 
-  // Receive buffer for the sum so far.
+  // Receive buffer for the partial sum.
   Bytes arrival(int step, std::size_t segment) const {
     const Bytes to = cut_.part(share(-1 - step), segment), first = cut_.part(share(-1 - step), 0);
     const auto offset = static_cast<std::size_t>(to.data() - first.data());

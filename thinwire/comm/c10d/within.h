@@ -1,6 +1,6 @@
-// within.h: calls that may never return, with a time limit: a thread of its own waits there, for
-// ever if need be. The store of a stopped process answers never, and a communicator waits for ranks
-// that are gone. Internal to the engine.
+// within.h: gives a time limit to calls that may never return. A thread of its own makes the call
+// and waits, forever if need be. The store of a stopped process never answers, and a communicator
+// waits for ranks that are gone. Internal to the engine.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -14,7 +14,7 @@
 
 namespace thinwire::torch_engine {
 
-// The result of `body`, or nothing when it fails or takes longer.
+// Returns the result of `body`, or nothing when it fails or takes too long.
 template <typename Body>
 auto within(std::chrono::milliseconds limit, Body body) -> std::optional<decltype(body())> {
   using Result = std::optional<decltype(body())>;

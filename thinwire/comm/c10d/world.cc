@@ -1,4 +1,4 @@
-// world.cc: messages over a c10d backend, and what to say when they stop coming.
+// world.cc: messages over a c10d backend, and the diagnosis when they stop coming.
 // SPDX-License-Identifier: Apache-2.0
 #include "thinwire/comm/c10d/world.h"
 
@@ -30,9 +30,10 @@ std::string list_of(const std::vector<std::string>& items) {
   return text;
 }
 
-// Ranks that issue different calls as the same one in order use different tags, so their messages
-// never meet: Gloo ends the process when a message is longer than the receive posted for it. Calls
-// that share a tag by chance do no harm, for messages of one tag arrive in order.
+// Each call gets its own tag. When ranks issue different calls under the same number, their
+// messages never match. This matters because Gloo ends the process when a message is longer than
+// the receive posted for it. Two calls may share a tag by chance without harm, because messages
+// with one tag arrive in order.
 int tag_of(const Position& position) {
   const Call& call = position.call;
   const std::uint64_t small =
@@ -41,7 +42,7 @@ int tag_of(const Position& position) {
   return static_cast<int>(random_at(random_at(small, call.bytes), position.sequence) >> 33);
 }
 
-// The first sentence of c10d's text, without the place in its source.
+// The first sentence of c10d's text, without the source location.
 std::string first_words(const std::string& text) {
   const std::size_t place = text.find("] ");
   const std::size_t start = text.starts_with("[/") && place != text.npos ? place + 2 : 0;
@@ -72,8 +73,9 @@ std::optional<Statement> statement_in(const std::vector<std::uint8_t>& bytes) {
   return statement;
 }
 
-// Gloo writes to sockets with no flag against SIGPIPE, which would end this process where a peer's
-// end is to be an error that names it. A program that chose something for the signal keeps it.
+// Gloo writes to sockets without a flag against SIGPIPE. The signal would end this process when a
+// peer is lost, where we want an error that names the peer. A program that has set a disposition
+// for the signal keeps it.
 void ignore_broken_pipes() {
   struct sigaction now {};
   if (sigaction(SIGPIPE, nullptr, &now) != 0 || now.sa_handler != SIG_DFL) return;
@@ -98,7 +100,7 @@ std::shared_ptr<Pool::Block> Pool::take(std::size_t bytes) {
   if (!block) block = std::make_unique<Block>();
   if (block->size() < bytes) block->resize(bytes);
   return {block.release(), [shelf = shelf_](Block* used) {
-            constexpr std::size_t kept = 64;  // as many as a few gathers of a large group need
+            constexpr std::size_t kept = 64;  // enough for a few gathers of a large group
             std::unique_ptr<Block> owner(used);
             const std::lock_guard lock(shelf->mutex);
             if (shelf->blocks.size() < kept) shelf->blocks.push_back(std::move(owner));
@@ -123,7 +125,7 @@ World::~World() {
   if (std::uncaught_exceptions() > exceptions_ && !failed()) {
     try {
       refuse({}, name_of_rank(rank_) + " left by an exception");
-    } catch (const Error&) {  // told to those it concerns: the others
+    } catch (const Error&) {  // this rank ends anyway; the others get the error
     }
   }
   {
@@ -221,7 +223,7 @@ void World::look(const std::function<bool()>& come) {
     if (failed()) throw Lost{rank_, "broken off"};
     const auto passed = Clock::now() - start;
     if (passed >= options_.timeout) throw Lost{rank_, "timed out"};
-    // At first without sleep, which would be longer than what is small takes.
+    // Yields without sleeping at first: a sleep would take longer than a small message.
     if (passed < milliseconds(1))
       std::this_thread::yield();
     else
@@ -261,7 +263,7 @@ void World::loop() {
   }
   lock.unlock();
   close();
-  // Calls that were being issued when the group failed arrive late: they fail too.
+  // Calls that were being issued when the group failed arrive late. They fail too.
   for (lock.lock(); !ending_;) {
     fail_all();
     changed_.notify_all();
@@ -269,7 +271,7 @@ void World::loop() {
   }
 }
 
-// Ends the first of the line.
+// Completes the first job in the line.
 void World::drive(std::unique_lock<std::mutex>& lock) {
   driven_ = true;
   const auto job = jobs_.front();
@@ -297,7 +299,7 @@ void World::run(Job& job) {
     job.finish();
   } catch (const Lost& lost) {
     give_up(job.position, lost);
-    return;  // the world's thread ends this job with all the others
+    return;  // the world's thread ends this job together with all others
   }
   job.finish = nullptr;
   const std::lock_guard lock(mutex_);
@@ -311,7 +313,8 @@ void World::charge(Job& job) {
   add(traffic_, job.cost);
 }
 
-// Connections go, so that ranks that wait for us see it. First the messages: they point to them.
+// Closes the connections, so that ranks that wait for us notice. Drops the messages first, because
+// they point to the connections.
 void World::close() {
   std::deque<std::shared_ptr<Job>> jobs;
   {
@@ -334,19 +337,20 @@ void World::break_off(const std::string& text) {
   called_.notify_all();
 }
 
-// The words first, the broken connections second: who sees the latter looks for the former.
+// Publishes the reason before it breaks the connections: a rank that sees a broken connection looks
+// for the reason.
 void World::refuse(const Position& position, const std::string& text) {
   const bool announced = announce(position, text);
   break_off(text);
   if (announced && rank_ == job_store_.host)
-    listen();  // the store must live until the others have read
+    listen();  // the store must live until the others have read it
   throw Error(text);
 }
 
 void World::give_up(const Position& position, const Lost& lost) {
   if (failed()) return;
   const bool announced = announce(position, "");
-  close();  // now, so that who waits for us joins the roll call
+  close();  // now, so that ranks that wait for us join the roll call
   break_off(verdict(position, lost, announced ? listen() : std::nullopt));
 }
 
@@ -385,7 +389,7 @@ std::optional<World::Answers> World::listen() const {
         if (answer) ++heard;
         if (answer && host && !store->check({"left/" + std::to_string(r)})) ++reading;
       }
-      // The host stays until nobody reads any more, for its store goes with it.
+      // The host stays until nobody reads any more, because its store ends with it.
       const auto now = Clock::now();
       if (host ? now >= last || (now >= end && reading == 0) : now >= end || heard == size) break;
       std::this_thread::sleep_for(milliseconds(10));
@@ -395,7 +399,7 @@ std::optional<World::Answers> World::listen() const {
   });
 }
 
-// What another rank's statement proves to be wrong; empty when it does not.
+// What another rank's statement proves to be wrong; empty if it proves nothing.
 std::string World::blame(const Position& position, const Statement& own, int rank,
                          const Statement& other) const {
   const std::string here = name_of_rank(rank_) + ": ";

@@ -1,10 +1,11 @@
-// world.h: what the collectives of one c10d group share: messages, the line in which collectives
-// are ended, the failure, and the roll call that finds out who is silent. Internal to the engine.
+// world.h: what the collectives of one c10d group share: messages, the line of collectives in
+// flight, the failure, and the roll call that finds silent ranks. Internal to the engine.
 //
-// Collectives are ended one by one, in the order of issue, by one thread at a time: whoever waits
-// for one works off the line up to it. A thread of the world's own does so only where nobody may be
-// waiting and something must be done: a collective of several steps, one that is polled, a failure.
-// Waking it for every collective would cost more than a small one takes.
+// Collectives complete one by one, in the order of issue, in one thread at a time: a thread that
+// waits for a collective works through the line up to it. The world's own thread does this only
+// when nobody may be waiting and there is work to do: a collective with several steps, one that is
+// polled, or a failure. Waking that thread for every collective would cost more than a small
+// collective takes.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -28,32 +29,33 @@
 
 namespace thinwire::torch_engine {
 
-// A numbered call: what a rank is waiting for.
+// A call and its number: what a rank is waiting for.
 struct Position {
   Call call;
   std::uint64_t sequence = 0;
 };
 
-// What a rank leaves in the store when it gives up. Ranks run the same program on like machines, so
-// it travels as its bytes.
+// What a rank leaves in the store when it gives up. Ranks run the same program on similar machines,
+// so it is sent as raw bytes.
 struct Statement {
   static constexpr std::size_t kMemory = 8;
 
   Position position;
   std::uint64_t issued = 0;  // collectives so far
   Call recent[kMemory];      // call number s, where remembered, at s % kMemory
-  char reason[256] = {};     // what it knows to be wrong; empty when it only waited in vain
+  char reason[256] = {};     // what it knows to be wrong; empty after a plain timeout
 
   bool remembers(std::uint64_t s) const { return s < issued && s + kMemory >= issued; }
 };
 
-// A message that did not come through.
+// A message that did not arrive.
 struct Lost {
   int peer = 0;
-  std::string text;  // in c10d's words
+  std::string text;  // c10d's error text
 };
 
-// Memory for messages on their way. Large blocks are used again: fresh pages cost more than copies.
+// Memory for messages in flight. Large blocks are reused, because fresh pages cost
+// more than copies.
 class Pool {
  public:
   using Block = std::vector<std::byte>;
@@ -67,23 +69,23 @@ class Pool {
   std::shared_ptr<Shelf> shelf_ = std::make_shared<Shelf>();
 };
 
-// A collective under way. `finish` may block, and may throw Lost.
+// A collective in flight. `finish` may block, and may throw Lost.
 struct Job {
   Position position;
   std::function<Cost()> price;  // called when it is finished
   Cost cost;
   int tag = 0;
-  bool has_steps = false;  // has more to send once something has come
+  bool has_steps = false;  // it sends more once something has arrived
   std::function<void()> finish;
   std::optional<Lost> lost;  // found when it was begun
   bool done = false;         // guarded by the world's mutex
 };
 
-// Where ranks leave word for each other when collectives fail; absent for a backend that was handed
-// over.
+// Where ranks leave messages for each other when collectives fail. Absent for a backend that the
+// program provided.
 struct JobStore {
   c10::intrusive_ptr<c10d::Store> store;
-  int host = -1;  // the rank whose process holds the store, or nobody
+  int host = -1;  // the rank whose process holds the store, or -1
 };
 
 class World {
@@ -102,7 +104,7 @@ class World {
   bool failed() const;
   Pool& pool() { return pool_; }
 
-  // Throws when the group has failed; else gives the call its number.
+  // Gives the call its number. Throws when the group has failed.
   std::shared_ptr<Job> issue(const Call& call);
 
   // Posts the first messages of a job and puts it in the line.
@@ -114,22 +116,22 @@ class World {
   Message receive(Bytes to, int peer, const Job& job);
   void wait(const Message& message, int peer);  // inside Job::finish only
 
-  // Looks until something else than a message has come: true from `come`. Throws Lost at the time
-  // limit, and when the group was broken off. Inside Job::finish only.
+  // Polls `come` until it is true, for events other than messages. Throws Lost at the time limit
+  // and when the group was aborted. Call it inside Job::finish only.
   void look(const std::function<bool()>& come);
 
-  // Works until the job is done; throws the failure of the group.
+  // Works until the job is done. Throws the group's failure.
   void finish(const Job& job);
-  // True when it is done within the limit, by the world's thread; does not throw.
+  // True when the world's thread completes the job within the limit. Does not throw.
   bool done_within(const Job& job, std::chrono::milliseconds limit);
 
-  // Ends the group: nothing under way will be done.
+  // Ends the group: nothing in flight will complete.
   void break_off(const std::string& text);
 
-  // Ends the group for a reason that is known here, and tells the others, who are waiting for us.
+  // Ends the group for a reason known to this rank, and tells the others, who are waiting for us.
   [[noreturn]] void refuse(const Position& position, const std::string& text);
 
-  // How long a roll call listens: ranks that wait answer within milliseconds.
+  // How long a roll call listens. Ranks that wait answer within milliseconds.
   std::chrono::milliseconds grace() const;
 
  private:
@@ -164,8 +166,8 @@ class World {
   std::condition_variable changed_;  // for those who wait for a job
   std::condition_variable called_;   // for the world's thread
   std::deque<std::shared_ptr<Job>> jobs_;
-  bool driven_ = false;  // some thread works off the line
-  bool needed_ = false;  // the world's thread shall, until the line is empty
+  bool driven_ = false;  // some thread works through the line
+  bool needed_ = false;  // the world's thread must work, until the line is empty
   Message current_;      // what the working thread is waiting for
   Traffic traffic_;
   Call recent_[Statement::kMemory];
@@ -176,7 +178,7 @@ class World {
   std::thread thread_;
 };
 
-// The group over a backend (none: a group of one) and, where there is one, the store of the job.
+// A group over a backend (none: a group of one) and, if there is one, the job's store.
 std::unique_ptr<Group> make_group(c10::intrusive_ptr<c10d::Backend> backend,
                                   const GroupOptions& options, JobStore job_store);
 

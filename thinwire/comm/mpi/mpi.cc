@@ -1,8 +1,8 @@
-// mpi.cc: collectives as non-blocking MPI, waited for by our own loop with a time limit.
+// mpi.cc: collectives as non-blocking MPI calls. Our own loop waits for them, with a time limit.
 //
-// Reductions and broadcasts are MPI's. It does not notice when ranks disagree on their length (it
-// hangs, cuts off or returns nonsense), so a 16-byte check of the call travels beside each one, at
-// the same time. Gathers are direct messages of the actual bytes, one step, no exchange of sizes.
+// Reductions and broadcasts are MPI's own. MPI does not notice when ranks disagree on a length (it
+// hangs, truncates or returns garbage), so a 16-byte check of the call runs beside each one, at the
+// same time. Gathers are direct messages of the actual bytes: one step, with no exchange of sizes.
 // SPDX-License-Identifier: Apache-2.0
 #include "thinwire/comm/mpi/mpi.h"
 
@@ -29,17 +29,17 @@ using Clock = std::chrono::steady_clock;
 struct Part {
   MPI_Request request = MPI_REQUEST_NULL;
   int peer = -1;                // of a direct message
-  std::size_t* size = nullptr;  // where received bytes are counted
+  std::size_t* size = nullptr;  // receives the number of bytes that arrived
   bool agreement = false;       // the check of the call itself
 };
 
-// What MPI points to while a collective is under way.
+// The memory that MPI points to while a collective is in flight.
 struct Transfer {
   std::vector<Part> parts;
   std::uint64_t agreement[2] = {0, ~std::uint64_t{0}};  // maximum of a hash and of its complement
 };
 
-// The same for the same call everywhere.
+// Equal on all ranks for equal calls.
 std::uint64_t hash_of(const Position& position) {
   const Call& call = position.call;
   const std::uint64_t small =
@@ -59,15 +59,15 @@ MPI_Datatype datatype_of(DType dtype) {
   }
 }
 
-// Pause between looks at MPI. Spins while an answer may come any moment, then sleeps: with more
-// ranks than cores the one we wait for needs ours.
+// The pause between polls of MPI. Spins at first, while an answer may come at any moment, then
+// sleeps: with more ranks than cores, the rank that we wait for needs our core.
 class Patience {
  public:
   void pause() {
     if (++looks_ < 200) return;
     std::this_thread::sleep_for(std::chrono::microseconds(looks_ < 2000 ? 20 : 50));
   }
-  // Now and then, and not before things have become slow.
+  // True now and then, once the wait has become long.
   bool look_around() const { return looks_ % 256 == 255; }
 
  private:
@@ -76,12 +76,13 @@ class Patience {
 
 class MpiWork final : public Pending::Work {
  public:
-  // `cost` is called when all is done, so that lengths are known.
+  // `cost` is called after completion, when the lengths are known.
   MpiWork(std::shared_ptr<World> world, const Position& position, std::function<Cost()> cost)
       : world_(std::move(world)), position_(position), price_(std::move(cost)) {}
 
-  // Dropped without wait(): MPI would go on writing to buffers that may go now, so end it first;
-  // while an exception passes, only as long as healthy ranks would need.
+  // MPI would go on writing to buffers that the caller may free after dropping a work
+  // without wait(), so end it first. While an exception unwinds, wait only as long as
+  // healthy ranks would need.
   ~MpiWork() override {
     if (finished_) return;
     const bool unwinding = std::uncaught_exceptions() > exceptions_;
@@ -125,8 +126,8 @@ class MpiWork final : public Pending::Work {
     });
   }
 
-  // An all-reduce of a number that only agreeing ranks have in common. It ends on no rank before it
-  // began on all, so it is the barrier too.
+  // An all-reduce of a number that is equal on all ranks if they agree. It ends on no rank before
+  // it has begun on all, so it also serves as the barrier.
   void agree() {
     auto& agreement = transfer_->agreement;
     agreement[0] = hash_of(position_);
@@ -160,8 +161,8 @@ class MpiWork final : public Pending::Work {
  private:
   std::size_t piece() const { return world_->options().piece_bytes; }
 
-  // Both sides cut a slot alike, whatever the actual length, so that receives can be posted before
-  // it is known; the pieces after its end are empty.
+  // Both sides divide a slot in the same way, whatever the actual length, so receives can be posted
+  // before the length is known. Pieces beyond the actual length are empty.
   template <typename Body>
   void each_piece(std::size_t slot, Body body) const {
     std::size_t at = 0;
@@ -217,7 +218,7 @@ class MpiWork final : public Pending::Work {
     int done = 0;
     MPI_Status status;
     expect(MPI_Test(&part.request, &done, &status), part);
-    // At once: where ranks disagree, the data may never arrive.
+    // Throws at once: if ranks disagree, the data may never arrive.
     if (done && part.agreement && transfer_->agreement[0] != ~transfer_->agreement[1])
       world_->disagree(position_);
     if (done && part.size) {
@@ -234,7 +235,7 @@ class MpiWork final : public Pending::Work {
     add(world_->traffic, cost_);
   }
 
-  // Ranks from which a direct message has not come.
+  // Ranks whose direct message has not arrived.
   std::vector<int> owing() const {
     std::vector<int> ranks;
     for (const Part& part : transfer_->parts)
@@ -307,7 +308,7 @@ class MpiGroup final : public EngineGroup {
     operands.keep_own(call, rank());
   }
 
-  // Starting after ourselves, so that not all ranks send to rank 0 first.
+  // Visits the other ranks, starting after our own, so that not all ranks send to rank 0 first.
   template <typename Body>
   void for_others(Body body) const {
     for (int step = 1; step < size(); ++step) body((rank() + step) % size());

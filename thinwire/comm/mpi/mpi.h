@@ -1,5 +1,5 @@
-// mpi.h: the MPI engine: real processes under mpirun or Slurm, no torch. Waiting is ours, with a
-// time limit: a rank that stays silent is named on all others instead of hanging them.
+// mpi.h: the MPI engine: real processes under mpirun or Slurm, without torch. Every wait has a time
+// limit: when a rank stays silent, all others report its number instead of hanging.
 //
 //     int main(int argc, char** argv) {
 //       return thinwire::run_mpi(argc, argv, [](thinwire::Group& group) { ...; return 0; });
@@ -14,10 +14,10 @@
 
 namespace thinwire {
 
-// MPI_Init and MPI_Finalize of the process, when nobody else does them. One at the top of main().
-// When left by an exception the job is aborted instead: MPI_Finalize would wait for ranks that no
-// longer come. To print an error, catch it inside the session's scope and call abort(), or let
-// run_mpi do all of this.
+// Calls MPI_Init and MPI_Finalize for the process, unless somebody else does. Put one at the top of
+// main(). When an exception leaves its scope, it aborts the job instead: MPI_Finalize would wait
+// for ranks that never arrive. To print an error, catch it inside the session's scope and call
+// abort(), or let run_mpi do all of this.
 class MpiSession {
  public:
   MpiSession(int* argc, char*** argv);  // asks for MPI_THREAD_MULTIPLE; throws when MPI has less
@@ -33,15 +33,15 @@ class MpiSession {
   bool owner_ = false;
 };
 
-// The group of all ranks (duplicates of MPI_COMM_WORLD, so that our messages meet nobody else's).
-// All ranks must call it. Without mpirun: a group of one.
+// The group of all ranks. It uses duplicates of MPI_COMM_WORLD, so that our messages never mix with
+// others. All ranks must call it. Without mpirun it is a group of one.
 //
-// After a failure MPI may still hold buffers of collectives that were under way, and would write to
-// them in any later MPI call of this process. So do not go on: end the process, as run_mpi does.
+// After a failure MPI may still hold buffers of collectives in flight, and would write to them in
+// any later MPI call of this process. So do not continue: end the process, as run_mpi does.
 std::unique_ptr<Group> make_mpi_group(const GroupOptions& options = {});
 
-// A whole main(): session, group, body. Returns what body returns; an exception of body is printed
-// once, with the rank, and aborts the job.
+// A whole main(): session, group, body. Returns what body returns. An exception from body is
+// printed once, with the rank, and aborts the job.
 int run_mpi(int argc, char** argv, const std::function<int(Group&)>& body,
             const GroupOptions& options = {});
 

@@ -19,14 +19,15 @@ MpiSession::MpiSession(int* argc, char*** argv) : exceptions_(std::uncaught_exce
   } else {
     MPI_Init_thread(argc, argv, MPI_THREAD_MULTIPLE, &level);
     owner_ = true;
-    // Open MPI reports errors of non-blocking collectives to the world's handler, not to that of
-    // their communicator; its default would end the job before we can say which rank is at fault.
+    // Open MPI reports errors of non-blocking collectives to the world's handler, not to that
+    // of their communicator. The default handler would end the job before we can say which rank
+    // is at fault.
     MPI_Comm_set_errhandler(MPI_COMM_WORLD, MPI_ERRORS_RETURN);
   }
   if (level >= MPI_THREAD_MULTIPLE) return;
   if (owner_) MPI_Finalize();
   fail("MPI session: expected thread level MPI_THREAD_MULTIPLE (", int{MPI_THREAD_MULTIPLE},
-       "), got ", level, "; whoever starts MPI must ask for it");
+       "), got ", level, "; the code that initialises MPI must request it");
 }
 
 MpiSession::~MpiSession() {
@@ -42,7 +43,7 @@ void MpiSession::abort(const std::string& text) {
   std::fprintf(stderr, "%s%s\n", has_prefix ? "" : prefix.c_str(), text.c_str());
   std::fflush(stderr);
   MPI_Abort(MPI_COMM_WORLD, 1);
-  std::abort();  // MPI_Abort does not come back, but its declaration does not say so
+  std::abort();  // MPI_Abort does not return, but its declaration does not say so
 }
 
 int run_mpi(int argc, char** argv, const std::function<int(Group&)>& body,

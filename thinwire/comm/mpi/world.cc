@@ -1,4 +1,4 @@
-// world.cc: set-up of an MPI group, and the inquest when a collective does not end.
+// world.cc: set-up of an MPI group, and the diagnosis when a collective does not end.
 // SPDX-License-Identifier: Apache-2.0
 #include "thinwire/comm/mpi/world.h"
 
@@ -20,8 +20,9 @@ constexpr int kRollCall = 1;  // tag on the control communicator
 constexpr DType kTypes[] = {DType::f32, DType::f16, DType::bf16, DType::i8, DType::i32};
 constexpr ReduceOp kOperations[] = {ReduceOp::sum, ReduceOp::max};
 
-// Our own arithmetic in place of MPI_SUM and MPI_MAX: reduce.h is commutative to the last bit, NaNs
-// and zeros included, so ranks agree whatever tree the MPI library picks. Counts are in elements.
+// Our own arithmetic in place of MPI_SUM and MPI_MAX. reduce.h is commutative to the last
+// bit, including NaNs and zeros, so ranks agree whatever tree the MPI library picks. Counts
+// are in elements.
 template <DType dtype, ReduceOp op>
 void combine(void* from, void* into, int* count, MPI_Datatype*) {
   const std::size_t bytes = static_cast<std::size_t>(*count) * size_of(dtype);
@@ -87,7 +88,7 @@ World::World(const GroupOptions& options)
 World::~World() {
   int ended = 0;
   MPI_Finalized(&ended);
-  // Freeing is collective: not when others may be gone, nor with messages under way.
+  // Freeing is collective, so skip it when other ranks may be gone or messages are in flight.
   if (ended || failed() || std::uncaught_exceptions() > exceptions_) return;
   for (MPI_Op& operation : operations_) MPI_Op_free(&operation);
   MPI_Comm_free(&control_);
@@ -160,7 +161,7 @@ World::Answers World::listen(std::chrono::milliseconds limit) {
   return answers;
 }
 
-// What another rank's statement proves to be wrong; empty when it does not.
+// What another rank's statement proves to be wrong; empty if it proves nothing.
 std::string World::blame(const Position& position, int rank, const Statement& statement) const {
   const auto& [call, sequence] = statement.position;
   const std::string here = name_of_rank(rank_) + ": ";
@@ -209,7 +210,7 @@ void World::give_up(const Position& position, const std::string& how,
 
 void World::disagree(const Position& position) {
   announce(position, "");
-  // All ranks were there to compare the call, so all will speak, however busy the machine is.
+  // All ranks took part in comparing the call, so all will answer, however busy the machine is.
   const auto limit = std::max(options_.timeout, std::chrono::milliseconds(30000));
   failure_ = verdict(position, "is not the same on all ranks", {}, listen(limit));
   throw Error(failure_);

@@ -1,5 +1,5 @@
 // world.h: what the collectives of one MPI group share: communicators, numbering, the failure, and
-// the roll call that finds out who is silent. Internal to the MPI engine.
+// the roll call that finds silent ranks. Internal to the MPI engine.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -15,18 +15,18 @@
 
 namespace thinwire::mpi {
 
-// A numbered call: what a rank is waiting for.
+// A call and its number: what a rank is waiting for.
 struct Position {
   Call call;
   std::uint64_t sequence = 0;
 };
 
-// What a rank tells the others when it gives up. Ranks run the same program on like machines, so it
-// travels as its bytes.
+// What a rank tells the others when it gives up. Ranks run the same program on similar machines, so
+// it is sent as raw bytes.
 struct Statement {
   Position position;
   std::uint64_t issued = 0;  // collectives so far
-  char reason[256] = {};     // what it knows to be wrong; empty when it only waited in vain
+  char reason[256] = {};     // what it knows to be wrong; empty after a plain timeout
 };
 
 class World {
@@ -42,7 +42,7 @@ class World {
   MPI_Comm control() const { return control_; }
   const GroupOptions& options() const { return options_; }
 
-  // Throws when the group has failed; else gives the call its number.
+  // Gives the call its number. Throws when the group has failed.
   Position issue(const Call& call);
 
   // A tag for the direct messages of one call.
@@ -53,25 +53,25 @@ class World {
   bool failed() const { return !failure_.empty(); }
   void throw_if_failed() const;
 
-  // Has another rank given up? Its number, or nobody (-1).
+  // A rank that has given up, or nobody (-1).
   int deserter() const;
 
-  // Ends the group. Tells the others, hears what they have to say, and throws the Error that names
-  // those at fault. `how` completes "all_reduce #17 ..."; `owing` are the ranks whose messages have
-  // not come, empty when MPI does not say.
+  // Ends the group. Tells the others, collects their statements, and throws the Error that names
+  // the ranks at fault. `how` completes "all_reduce #17 ...". `owing` are the ranks whose messages
+  // have not arrived; it is empty when MPI does not say.
   [[noreturn]] void give_up(const Position& position, const std::string& how,
                             const std::vector<int>& owing = {});
 
-  // Ends the group after ranks compared a call and found it different.
+  // Ends the group after ranks compared a call and found that it differs.
   [[noreturn]] void disagree(const Position& position);
 
-  // Ends the group for a reason that is known here. Tells the others, who are waiting for us.
+  // Ends the group for a reason known to this rank. Tells the others, who are waiting for us.
   [[noreturn]] void refuse(const Position& position, const std::string& text);
 
   // Bytes counted by the group.
   Traffic traffic;
 
-  // How long a roll call listens: ranks that wait answer within milliseconds.
+  // How long a roll call listens. Ranks that wait answer within milliseconds.
   std::chrono::milliseconds grace() const;
 
  private:
@@ -88,19 +88,19 @@ class World {
   MPI_Comm control_ = MPI_COMM_NULL;  // agreement checks and roll calls
   int rank_ = 0;
   int size_ = 1;
-  int tags_ = 0;  // how many tags there are
+  int tags_ = 0;  // number of available tags
   std::uint64_t issued_ = 0;
   std::string failure_;
   int exceptions_;
   std::vector<MPI_Op> operations_;
 };
 
-// Throws an Error with MPI's own words unless `code` is MPI_SUCCESS.
+// Throws an Error with MPI's own text unless `code` is MPI_SUCCESS.
 void check(int code, const char* what);
 std::string text_of(int code);
 
-// Keeps something alive for the rest of the process: MPI has no way to take back a collective that
-// is under way, so what it points to must never be freed once we stop waiting.
+// Keeps something alive for the rest of the process. MPI cannot cancel a collective in flight, so
+// the memory that it points to must never be freed once we stop waiting.
 void keep_for_ever(std::shared_ptr<void> thing);
 
 }  // namespace thinwire::mpi
