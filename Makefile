@@ -131,7 +131,8 @@ build/demo/build.ninja: build/.demo-packages build/.demo-environment
 	@echo "demo: configuring build/demo"
 	@cmake -S . -B build/demo -G Ninja -DCMAKE_UNITY_BUILD=ON -DTHINWIRE_TESTS=OFF \
 	  -DTHINWIRE_EXAMPLES=OFF -DTHINWIRE_BENCH=OFF -DTHINWIRE_MPI=OFF -DTHINWIRE_PYTHON=OFF \
-	  -DTHINWIRE_CUDA=OFF -DTorch_DIR="$$(echo $$PWD/.venv/lib/python3*/site-packages/torch/share/cmake/Torch)" \
+	  -DTHINWIRE_CUDA=OFF \
+	  -DTorch_DIR="$$(echo $$PWD/.venv/lib/python3*/site-packages/torch/share/cmake/Torch)" \
 	  >build/configure-demo.log 2>&1 || { cat build/configure-demo.log; exit 1; }
 	@touch $@
 command-demo: build/demo/build.ninja

@@ -2,7 +2,7 @@
 
     python bench/ddp_cuda.py [--batches 64,256] [--schemes dgc,bf16] [--steps 30] [--rounds 3]
 
-A world of one over NCCL: what is measured is the cost of compression, not the network. torchvision's
+A world of one over NCCL: this measures the cost of compression, not the network. torchvision's
 ResNet-50, bf16 autocast, synthetic images, SGD with momentum. Each time is the median of single
 steps by CUDA events on the compute stream, of the round with the lowest median; rounds alternate.
 """

@@ -1,4 +1,4 @@
-// dense_test.cc: dense, fp16 and bf16 on a GPU against the same on the CPU; schemes without kernels.
+// dense_test.cc: dense, fp16 and bf16 on a GPU against the CPU; schemes without kernels.
 // SPDX-License-Identifier: Apache-2.0
 #include "tests/cuda/device.h"
 #include "tests/kernels/kernel_testing.h"

@@ -64,7 +64,7 @@ def wrapped(model, device, group, **options):
     model.to(device)
     ids = None if device == "cpu" else [0]
     return DistributedDataParallel(model, device_ids=ids, process_group=group,
-                                   bucket_cap_mb=0.004, **options)
+                                   **{"bucket_cap_mb": 0.004, **options})
 
 
 def steps(ddp, optimizer, rank, numbers, poison=(), scaler=None, between=lambda step: None):
@@ -379,7 +379,8 @@ def real(rank, world, backend, compiled, autocast):
     torch.cuda.set_device(0)
     group = group_of(backend, rank)
     model = net(width=64)
-    ddp = wrapped(model, "cuda", group)
+    # Compiled DDP wants buckets of at least a megabyte.
+    ddp = wrapped(model, "cuda", group, bucket_cap_mb=25)
     run_it = torch.compile(ddp, backend="aot_eager") if compiled else ddp
     optimizer = sgd(model, lr=0.05)
     handle = thinwire.attach(run_it, optimizer, scheme="dgc", density=0.05, check_every=5)
@@ -393,7 +394,7 @@ def real(rank, world, backend, compiled, autocast):
             loss = torch.nn.functional.cross_entropy(run_it(x), y)
         loss.backward()
         optimizer.step()
-        losses.append(float(loss))
+        losses.append(float(loss.detach()))
     assert same_everywhere(weights(model)) and handle.report().skipped == 0
     assert losses[-1] < 0.95 * losses[0], losses
 

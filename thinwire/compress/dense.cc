@@ -1,6 +1,6 @@
-// dense.cc: no compression: an all-reduce in place, in the type of the gradients. It is the baseline
-// of all other schemes. Sums of f16 and bf16 could overflow where their average does not, so these
-// are divided by the number of workers before the sum (as DDP does), f32 after it.
+// dense.cc: no compression: an all-reduce in place, in the type of the gradients. It is the
+// baseline of all other schemes. Sums of f16 and bf16 could overflow where their average does not,
+// so these are divided by the number of workers before the sum, f32 after it.
 // SPDX-License-Identifier: Apache-2.0
 #include "thinwire/compress/schemes.h"
 #include "thinwire/kernels/average.h"

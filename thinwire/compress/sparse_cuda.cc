@@ -1,5 +1,5 @@
-// sparse_cuda.cc: the compressor of topk and dgc in device memory. The same plan, bytes and memory as
-// sparse.cc; every call only enqueues.
+// sparse_cuda.cc: the compressor of topk and dgc in device memory. Its plan, bytes and memory are
+// those of sparse.cc; every call only enqueues.
 // SPDX-License-Identifier: Apache-2.0
 #include <cmath>
 

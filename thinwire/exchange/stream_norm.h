@@ -1,4 +1,4 @@
-// stream_norm.h: the squared norm of all buckets as work in a stream. On the CPU it is done at once.
+// stream_norm.h: the squared norm of all buckets in a stream; on the CPU it is done at once.
 // Internal to StreamExchange.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once

@@ -9,8 +9,8 @@
 
 namespace thinwire {
 
-// The factor of a gradient with this squared norm that may have a norm of `limit`. NaN when the norm
-// is not finite: the memory then refuses every element.
+// The factor that brings a gradient with this squared norm to a norm of at most `limit`. NaN when
+// the norm is not finite: the memory then refuses every element.
 THINWIRE_HD inline float clip_factor(double squared_norm, double limit) {
   if (!std::isfinite(squared_norm)) return std::numeric_limits<float>::quiet_NaN();
   const double norm = std::sqrt(squared_norm);

@@ -3,8 +3,8 @@
 //
 //   take_in    one pass over the bucket: accumulates, compares with the threshold, and appends the
 //              survivors of each tile to a pool, in whatever order blocks run
-//   select     where too many passed, keeps exactly the largest and puts the others back; steers the
-//              thresholds
+//   select     where too many passed, keeps exactly the largest and puts the others back; steers
+//              the thresholds
 //   conclude   takes a void step back
 //
 // All of them only enqueue work on a stream; none waits for the device.
@@ -30,7 +30,7 @@ struct DgcTile {
   std::uint32_t segment = 0;
 };
 
-// Where the survivors of a tile are in the pool: entries [first, first + count), ascending by index.
+// Where the survivors of a tile are in the pool: entries [first, first + count), by index.
 // `unlisted` when they did not fit: they are still in the memory then.
 struct TileRange {
   static constexpr std::uint32_t unlisted = ~0u;

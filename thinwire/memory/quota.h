@@ -2,8 +2,8 @@
 //
 // The threshold is carried over from the previous step and steered towards the quota. Elements at
 // or above it pass. When more than `most` pass, exactly the `wanted` largest of them are sent, and
-// the smallest of these is the next threshold. When fewer than half of the quota pass, the threshold
-// becomes unknown: in the next step all elements pass. So the choice depends only on the values and
+// the smallest of these is the next threshold. When fewer than half of the quota pass, it becomes
+// unknown: in the next step all elements pass. So the choice depends only on the values and
 // the threshold, never on positions, vector width, the number of threads or the device.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
