@@ -7,7 +7,7 @@
 #include "thinwire/core/error.h"
 #include "thinwire/kernels/norm.h"
 #include "thinwire/memory/dgc_cuda.h"
-#include "thinwire/wire/frame_cuda.h"
+#include "thinwire/compress/sparse_frame_cuda.h"
 
 namespace thinwire {
 namespace {
@@ -106,7 +106,7 @@ class SparseCudaCompressor final : public Compressor {
   Bucket bucket_;
   Site site_;
   DgcCudaMemory memory_;
-  FrameCuda frame_;
+  SparseFrameCuda frame_;
   Buffer norm_;    // of this bucket, and memory for it
   Stream stream_;  // of the last step
 };

@@ -1,5 +1,5 @@
-// frame_cuda.h: sparse frames in device memory: written from the survivors of a bucket, and opened,
-// decoded and averaged. Byte for byte the frames of frame.h. All calls only enqueue.
+// sparse_frame_cuda.h: sparse frames in device memory: written from the survivors of a bucket, and
+// opened, decoded and averaged. Byte for byte the frames of wire/frame.h. All calls only enqueue.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -45,7 +45,7 @@ struct OpenedFrame {
 };
 
 // Writes and reads the frames of one bucket, and owns the memory for it.
-class FrameCuda {
+class SparseFrameCuda {
  public:
   // Makes room for frames like this one, with up to `survivors` and `bound` bytes, for writing and
   // for reading `ranks` of them. Does nothing where there is enough.

@@ -1,16 +1,16 @@
-// frame_device.cuh: what the kernels that write and that read frames share: bits in words, and the
+// sparse_frame.cuh: what the kernels that write and that read frames share: bits in words, and the
 // checksum of a frame by the threads of a block.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
 #include <cub/block/block_scan.cuh>
 
+#include "thinwire/compress/sparse_frame_cuda.h"
 #include "thinwire/core/crc32c_rule.h"
 #include "thinwire/core/element.h"
 #include "thinwire/core/launch.cuh"
-#include "thinwire/wire/frame_cuda.h"
 
-namespace thinwire::frame_device {
+namespace thinwire::sparse_frame {
 
 inline constexpr int threads = 256;
 inline constexpr std::uint32_t crc_offset = 16;
@@ -154,4 +154,4 @@ __device__ inline std::uint32_t header_checksum(const CrcTable& table, const std
   return crc32c_shift(~crc, length - frame_header_bytes, powers);
 }
 
-}  // namespace thinwire::frame_device
+}  // namespace thinwire::sparse_frame

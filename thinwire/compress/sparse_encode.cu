@@ -1,12 +1,12 @@
-// frame_encode.cu: a frame from the survivors of a bucket, one block per chunk. First each block
+// sparse_encode.cu: a frame from the survivors of a bucket, one block per chunk. First each block
 // collects its survivors and chooses their code; the last one to end lays the frame out. Then each
 // writes its body, and the last one the checksum.
 // SPDX-License-Identifier: Apache-2.0
 #include <algorithm>
 
+#include "thinwire/compress/sparse_frame.cuh"
 #include "thinwire/core/tile.h"
 #include "thinwire/wire/elias_fano.h"
-#include "thinwire/wire/frame_device.cuh"
 #include "thinwire/wire/gap_rule.h"
 #include "thinwire/wire/golomb_rule.h"
 #include "thinwire/wire/value_rule.h"
@@ -14,7 +14,7 @@
 namespace thinwire {
 namespace {
 
-using namespace frame_device;
+using namespace sparse_frame;
 
 constexpr std::uint32_t tiles_near = 1024;
 
@@ -428,8 +428,8 @@ __global__ void __launch_bounds__(threads) write_chunks(const EncodeArguments a)
 
 }  // namespace
 
-void FrameCuda::prepare(const FrameHeader& header, std::size_t survivors, std::size_t bound,
-                        int ranks, Device device, Stream stream) {
+void SparseFrameCuda::prepare(const FrameHeader& header, std::size_t survivors, std::size_t bound,
+                              int ranks, Device device, Stream stream) {
   const std::size_t chunks = frame_chunks(header);
   if (chunks <= chunks_ && survivors <= survivors_ && bound <= bound_ && ranks <= ranks_) return;
   tiles_ = (std::size_t{header.elements} + tile_elements - 1) >> tile_log2;
@@ -450,9 +450,9 @@ void FrameCuda::prepare(const FrameHeader& header, std::size_t survivors, std::s
   values_ = room(frames * survivors_ * sizeof(float));
 }
 
-void FrameCuda::encode(const FrameHeader& header, IndexChoice choice, const DgcDevice& memory,
-                       const std::uint32_t* tile_at, Bytes out, std::uint64_t* written,
-                       Stream stream) const {
+void SparseFrameCuda::encode(const FrameHeader& header, IndexChoice choice, const DgcDevice& memory,
+                             const std::uint32_t* tile_at, Bytes out, std::uint64_t* written,
+                             Stream stream) const {
   EncodeArguments a{};
   a.layout = layout_of(header);
   a.choice = choice;

@@ -201,8 +201,8 @@ __global__ void clip(float* scale, const double* squared_norm, double limit) {
   *scale = clip_factor(*squared_norm, limit);
 }
 
-// The frame's kernels (wire/frame_encode.cu) do the same in theirs: order the survivors, put them
-// back where nothing is sent, and reset the counters.
+// The frame's kernels (compress/sparse_encode.cu) do the same in theirs: order the survivors, put
+// them back where nothing is sent, and reset the counters.
 __global__ void __launch_bounds__(threads) scatter(const DgcDevice on, float* out) {
   __shared__ std::uint32_t place;
   const TileRange range = on.table[blockIdx.x];
