@@ -36,11 +36,6 @@ THINWIRE_HD inline float taken_in(float g, float v) {
 bool all_within_limit(const float* x, std::size_t count);
 bool all_within_limit_reference(const float* x, std::size_t count);
 
-// The same on a GPU, for f32, f16 and bf16: enqueues it. Sets verdict->unsound where an element is
-// beyond the limit, else leaves it.
-void all_within_limit_cuda(DType type, const void* x, std::size_t count, Verdict* verdict,
-                           Stream stream);
-
 // The kinds of memory, and how each accumulates d, the scaled gradient:
 //
 //     none       nothing is kept
@@ -106,12 +101,6 @@ THINWIRE_HD inline float taken_out(Accumulate accumulate, float d, float sent, f
   const double rounding = 0x1p-23 * (std::fabs(added) + std::fabs(back));
   return std::fabs(rest) <= 2 * rounding ? 0.0f : static_cast<float>(rest);
 }
-
-// take_out() on a GPU, of a rank that has nothing in `sent`: enqueues it. It does its work only
-// where verdict->unsound is set at that point of the stream. `scale` points to device memory, or is
-// null: 1. Same bits.
-void take_out_cuda(Accumulate accumulate, const float* scale, DType type, const void* g, float* u,
-                   float* v, std::size_t count, const Verdict* verdict, Stream stream);
 
 // Enqueues x = value for all elements; it does its work only where the step is void.
 void fill_void_cuda(DType type, void* x, std::size_t count, float value, const Verdict* verdict,

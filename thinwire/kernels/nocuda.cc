@@ -18,11 +18,6 @@ void cast_cuda(DType, const void*, DType, void*, std::size_t, float, Verdict*, S
   no_cuda();
 }
 
-void all_within_limit_cuda(DType, const void*, std::size_t, Verdict*, Stream) { no_cuda(); }
-void take_out_cuda(Accumulate, const float*, DType, const void*, float*, float*, std::size_t,
-                   const Verdict*, Stream) {
-  no_cuda();
-}
 void fill_void_cuda(DType, void*, std::size_t, float, const Verdict*, Stream) { no_cuda(); }
 
 void squared_norm_cuda(DType, const void*, std::size_t, double*, double*, Stream) { no_cuda(); }
