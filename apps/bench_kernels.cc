@@ -242,7 +242,7 @@ Case wire_case(std::size_t elements, ValueCoder coder) {
     Run(std::size_t elements, ValueCoder coder) : dgc(elements, Accumulate::momentum) {
       header.values = coder;
       header.elements = static_cast<std::uint32_t>(elements);
-      most = dgc.memory.most(density);
+      most = Quota::of(elements, density).most;
       header.chunk_log2 = chunk_log2_for(header.elements, Quota::of(elements, density).wanted);
       frame.resize(sparse_frame_bound(header, most));
       dgc.step();
