@@ -157,7 +157,7 @@ TEST_F(Digits, SayWhatIsWrongWithTheFile) {
   EXPECT_SAYS(with(row + "9\n1,2,3\n"), "line 2: expected 64 pixels and a label, got 3 numbers");
   EXPECT_SAYS(with(row + "10\n"), "line 1, number 65: expected 0 to 9, got 10");
   setenv("THINWIRE_DIGITS", (path() + "/none.csv").c_str(), 1);
-  EXPECT_SAYS(error_of("digits"), "none.csv'; `make setup` puts");
+  EXPECT_SAYS(error_of("digits"), "none.csv'; `make setup` writes");
   unsetenv("THINWIRE_DIGITS");
 }
 
