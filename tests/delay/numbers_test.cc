@@ -79,6 +79,17 @@ TEST(Pipeline, AMessageIsCountedOnce) {
     EXPECT_EQ(rounds.report().dense_bytes, 2400u);
     EXPECT_EQ(rounds.report().traffic.collectives, 4u);  // two to agree on the first round
   });
+  for (const std::size_t buckets : {1u, 2u, 3u}) {
+    run_local(1, [&](Group& group) {
+      std::vector<Bucket> some;
+      for (std::uint16_t b = 0; b < buckets; ++b)
+        some.push_back(Bucket::single(b, "w" + std::to_string(b), 4));
+      Pipeline rounds(group, some, Config::parse("dense"), 1, false);
+      rounds.start(Message(buckets, std::vector<float>(4)));
+      rounds.take();
+      EXPECT_EQ(rounds.report().steps, 1u) << buckets;
+    });
+  }
 }
 
 TEST(Pipeline, AWorkerAloneAgreesWithItself) {
@@ -135,6 +146,42 @@ TEST(Pipeline, WaitsForItsCollectives) {
       rounds.start(of(static_cast<float>(group.rank() + i)));
       EXPECT_EQ(rounds.take().mean, of(0.5f + static_cast<float>(i)));
     }
+  });
+}
+
+// The third sum takes a while; all others are done at once.
+class SlowThird final : public Forwarding {
+ public:
+  using Forwarding::Forwarding;
+  Pending all_reduce(Bytes data, DType dtype, ReduceOp op, Stream stream) override {
+    Forwarding::all_reduce(data, dtype, op, stream).wait();
+    return ++sums_ == 3 ? Pending(std::make_unique<Slow>()) : Pending();
+  }
+
+ private:
+  class Slow final : public Pending::Work {
+   public:
+    void wait() override { std::this_thread::sleep_until(end_); }
+    bool done() override { return std::chrono::steady_clock::now() >= end_; }
+    Cost cost() const override { return {}; }
+
+   private:
+    std::chrono::steady_clock::time_point end_ =
+        std::chrono::steady_clock::now() + std::chrono::milliseconds(400);
+  };
+  int sums_ = 0;
+};
+
+// Though the second waits to be taken, while the third is still under way.
+TEST(Pipeline, ARoundTakesUntilItArrives) {
+  run_local(1, [](Group& group) {
+    SlowThird line(group);
+    Pipeline rounds(line, {two[0]}, Config::parse("dense"), 3, false);
+    for (int i = 0; i < 3; ++i) rounds.start({std::vector<float>(40)});
+    std::this_thread::sleep_for(std::chrono::milliseconds(500));
+    EXPECT_LT(rounds.take().seconds, 0.3);
+    EXPECT_LT(rounds.take().seconds, 0.3);
+    EXPECT_GE(rounds.take().seconds, 0.4);
   });
 }
 
