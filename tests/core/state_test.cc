@@ -108,7 +108,11 @@ TEST(State, LoadingNamesWhatDoesNotFit) {
   loader.number("bucket0/threshold0", number, Share::local);
   EXPECT_EQ(number, 0.125);
   const auto text = [](auto body) { return error_of(body); };
-  EXPECT_NE(text([&] { loader.tensor("conv/v", three, Share::summed); }).find("'conv/v'"),
+  EXPECT_NE(text([&] {
+              loader.tensor("conv/v", three, Share::summed);
+            }).find("'conv/v' is not in the checkpoint"),
+            std::string::npos);
+  EXPECT_NE(text([&] { loader.number("a", number, Share::local); }).find("not in the checkpoint"),
             std::string::npos);
   EXPECT_NE(text([&] { loader.tensor("conv/u", two, Share::summed); }).find("expected 2 elements"),
             std::string::npos);
