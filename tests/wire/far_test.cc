@@ -25,4 +25,19 @@ TEST(Gap, ImprobableGapsAreCodedAsTheDocumentSays) {
   }
 }
 
+// An even support: Elias-Fano takes three bytes, Golomb four.
+TEST(Index, TheChoiceOfACoderIsKept) {
+  const std::vector<std::uint32_t> even = {2, 5, 9, 12, 15, 19};
+  const auto code_by = [&](IndexChoice choice) {
+    std::vector<std::byte> bytes(index_bound(even.size(), 2048));
+    return index_encode(even, 2048, choice, bytes);
+  };
+  EXPECT_EQ(code_by(IndexChoice::golomb).coder, IndexCoder::golomb);
+  EXPECT_EQ(code_by(IndexChoice::golomb).bytes, 4u);
+  EXPECT_EQ(code_by(IndexChoice::elias_fano).coder, IndexCoder::elias_fano);
+  EXPECT_EQ(code_by(IndexChoice::elias_fano).bytes, 3u);
+  EXPECT_NE(code_by(IndexChoice::gap).coder, IndexCoder::elias_fano);
+  EXPECT_LE(code_by(IndexChoice::smallest).bytes, 3u);
+}
+
 }  // namespace thinwire::far
