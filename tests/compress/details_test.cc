@@ -51,9 +51,10 @@ TEST(RangedCodec, OneBadRangeIsABadPayload) {
   }
 }
 
-// A threshold that was found in a step which did not take place is forgotten with it.
+// What a step has taught a threshold is forgotten where that step did not take place because of
+// another bucket.
 TEST(Threshold, AVoidStepLeavesTheThresholdAsItWas) {
-  const std::vector<Bucket> buckets = {Bucket::single(0, "w", 3000)};
+  const std::vector<Bucket> buckets = {Bucket::single(0, "w", 3000), Bucket::single(1, "x", 50)};
   run_local(2, [&](Group& group) {
     Exchange exchange(group, buckets, Config::parse("threshold:density=0.05"));
     const auto thresholds = [&] {
@@ -68,7 +69,7 @@ TEST(Threshold, AVoidStepLeavesTheThresholdAsItWas) {
     ASSERT_FALSE(before.empty());
     model = model_gradient(buckets, Shape::normal, seed_of(group, 1));
     for (float& value : model[0]) value *= 8;
-    if (group.rank() == 1) model[0][9] = std::numeric_limits<float>::quiet_NaN();
+    if (group.rank() == 1) model[1][9] = std::numeric_limits<float>::quiet_NaN();
     ASSERT_TRUE(take_step(exchange, model, 0).skipped);
     if (group.rank() == 1) {
       EXPECT_EQ(thresholds(), before);
