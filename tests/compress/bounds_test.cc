@@ -142,6 +142,18 @@ TEST(Terngrad, BadBytesNameTheirRank) {
   EXPECT_EQ(inbox.culprit, 0);
 }
 
+// ---- blocks ----
+
+TEST(Blocks, AreRefusedWithTheirRange) {
+  const auto error = [](const char* config) {
+    return error_of([&] { make(config, Bucket::single(0, "w", 10), 1); });
+  };
+  EXPECT_NE(error("int8:block=8193").find("from 64 to 8192, got 8193"), std::string::npos);
+  EXPECT_NE(error("int8:block=63").find("from 64 to 8192, got 63"), std::string::npos);
+  EXPECT_EQ(error("int8:block=65").find("from 64 to 8192"), std::string::npos);
+  EXPECT_NE(error("int8:block=65"), "");
+}
+
 // ---- thresholds ----
 
 // The sparse form is for at most half of the elements.
