@@ -92,6 +92,9 @@ TEST(Fit, BooksAndMoments) {
     EXPECT_NE(clash("soft", scheme, true).find("second moments"), std::string::npos) << scheme;
   EXPECT_EQ(clash("soft", "bf16", true) + clash("soft:book=b", "topk", true), "");
   EXPECT_EQ(clash("soft", "int8", false), "");
+  EXPECT_EQ(clash("soft:book=b", "dgc:momentum=0", true), "");
+  for (const char* scheme : {"int8", "onebit:memory=residual"})
+    EXPECT_NE(clash("soft:book=b", scheme, true).find("second moments"), std::string::npos);
 }
 
 }  // namespace
