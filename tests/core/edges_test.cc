@@ -50,7 +50,7 @@ TEST(Buffer, CudaIsThereOrEveryUseOfItIsAnError) {
   std::byte byte{};
   EXPECT_NE(error_of([&] { copy_bytes(&byte, &byte, 1, {}); }), "");
   EXPECT_NE(error_of([&] { zero_bytes(&byte, 1, {}); }), "");
-  EXPECT_NE(error_of([] { Event event{Device{}}; }), "");
+  EXPECT_NE(error_of([] { Event event{Device{Device::Kind::cuda, 0}}; }), "");
 }
 
 TEST(Config, ListsMayEndWithACommaAndNotBeginWithOne) {

@@ -4,10 +4,10 @@
 #include <cmath>
 
 #include "thinwire/compress/sparse.h"
+#include "thinwire/compress/sparse_frame_cuda.h"
 #include "thinwire/core/error.h"
 #include "thinwire/kernels/norm.h"
 #include "thinwire/memory/dgc_cuda.h"
-#include "thinwire/compress/sparse_frame_cuda.h"
 
 namespace thinwire {
 namespace {

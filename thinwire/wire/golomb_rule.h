@@ -25,10 +25,7 @@ THINWIRE_HD constexpr std::uint64_t golomb_divisor(std::uint8_t parameter) {
 // more. For a power of two all are short: plain binary.
 struct Golomb {
   THINWIRE_HD explicit Golomb(std::uint64_t m)
-      : divisor(m),
-        low(bit_width(m) - 1),
-        short_ones((std::uint64_t{2} << low) - m),
-        divide(m) {}
+      : divisor(m), low(bit_width(m) - 1), short_ones((std::uint64_t{2} << low) - m), divide(m) {}
 
   // `zeros` zeros, a one, and the low `tail_bits` bits of `tail`.
   struct Codeword {
