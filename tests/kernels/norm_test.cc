@@ -59,8 +59,8 @@ double plain_norm(const std::vector<float>& x) {
 }
 
 TEST_P(Norm, OrderOfBlocksIsATreeOfPairs) {
-  for (const std::size_t blocks : {0, 1, 2, 3, 4, 5, 6, 7, 8, 11, 31, 64, 65}) {
-    for (const std::size_t rest : {0, 1, 31, 33, 4095}) {
+  for (const std::size_t blocks : {0u, 1u, 2u, 3u, 4u, 5u, 6u, 7u, 8u, 11u, 31u, 64u, 65u}) {
+    for (const std::size_t rest : {0u, 1u, 31u, 33u, 4095u}) {
       std::vector<float> x(4096 * blocks + rest);
       for (std::size_t i = 0; i < x.size(); ++i) x[i] = std::exp(20 * random_unit(5, i));
       const double expected = plain_norm(x);

@@ -46,7 +46,9 @@ static std::vector<Case> cases() {
 static std::vector<float> values_of(std::uint64_t seed, std::size_t count, int spread) {
   std::vector<float> out(count);
   for (std::size_t i = 0; i < count; ++i) {
-    const int exponent = static_cast<int>(random_below(seed, 3 * i, 2 * spread + 1)) - spread;
+    const int exponent =
+        static_cast<int>(random_below(seed, 3 * i, static_cast<std::uint32_t>(2 * spread + 1))) -
+        spread;
     out[i] = std::ldexp(1 + random_unit(seed, 3 * i + 1), exponent);
     if (random_at(seed, 3 * i + 2) & 1u) out[i] = -out[i];
   }
@@ -159,7 +161,8 @@ TEST(Damaged, IndicesAreJudgedAsByTheReference) {
     if (random_below(trial, 103, 6) == 0)
       code.parameter = static_cast<std::uint8_t>(random_below(trial, 104, 40));
     if (random_below(trial, 105, 6) == 0) --extent;
-    if (random_below(trial, 106, 6) == 0) count += random_below(trial, 107, 2) == 0 ? 1 : -1;
+    if (random_below(trial, 106, 6) == 0)
+      count = random_below(trial, 107, 2) == 0 ? count + 1 : count - 1;
     code.bytes = bytes.size();
     Support out(count);
     const Status status = index_decode(code, bytes, extent, out);
