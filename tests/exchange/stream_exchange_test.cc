@@ -106,7 +106,8 @@ TEST(StreamExchange, TellsWhatIsWrongWithACall) {
     State state;
     StateSaver saver(state);
     EXPECT_TRUE(contains(error_of([&] { exchange.visit_state(saver); }), "inside a step"));
-    for (const std::size_t bucket : {0u, 2u, 3u}) EXPECT_EQ(error(bucket, on_device.view(bucket)), "");
+    for (const std::size_t bucket : {0u, 2u, 3u})
+      EXPECT_EQ(error(bucket, on_device.view(bucket)), "");
     exchange.finish({});
     ASSERT_TRUE(exchange.result().has_value());
     EXPECT_FALSE(exchange.outcome().skipped);
