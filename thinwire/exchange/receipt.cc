@@ -2,7 +2,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "thinwire/exchange/receipt.h"
 
-#include <thread>
+#include "thinwire/core/poll.h"
 
 namespace thinwire {
 
@@ -22,20 +22,8 @@ void Receipt::close(Stream stream) {
   if (stream.handle != stream_.get().handle) closed_.hold_back(stream);
 }
 
-// At first without sleep: whoever waits at the end of a step waits for less than that.
 bool Receipt::await(std::chrono::milliseconds limit) const {
-  using Clock = std::chrono::steady_clock;
-  constexpr std::chrono::milliseconds busy(5);
-  const auto start = Clock::now();
-  while (!closed_.done()) {
-    const auto passed = Clock::now() - start;
-    if (passed > limit) return false;
-    if (passed < busy)
-      std::this_thread::yield();
-    else
-      std::this_thread::sleep_for(std::chrono::microseconds(50));
-  }
-  return true;
+  return poll([this] { return closed_.done(); }, limit);
 }
 
 Verdict Receipt::found() const { return *copy_.as<const Verdict>(); }

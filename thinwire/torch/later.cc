@@ -4,9 +4,8 @@
 
 #include <ATen/ops/empty.h>
 
-#include <thread>
-
 #include "thinwire/comm/c10d/device_stream.h"
+#include "thinwire/core/poll.h"
 
 namespace thinwire::ddp {
 
@@ -22,18 +21,7 @@ void Later::take(const at::Tensor& number) {
 }
 
 bool Later::await(std::chrono::milliseconds limit) const {
-  using Clock = std::chrono::steady_clock;
-  constexpr std::chrono::milliseconds busy(5);
-  const auto start = Clock::now();
-  while (taken_ && !taken_->query()) {
-    const auto passed = Clock::now() - start;
-    if (passed > limit) return false;
-    if (passed < busy)
-      std::this_thread::yield();
-    else
-      std::this_thread::sleep_for(std::chrono::microseconds(50));
-  }
-  return true;
+  return poll([this] { return !taken_ || taken_->query(); }, limit);
 }
 
 double Later::value() const {
