@@ -24,28 +24,42 @@ __device__ Kept settled(const CscDevice& on, Sent sent, std::uint32_t i) {
   return old;
 }
 
-// Elements [first, end) of one block: a chunk's, or any where no norms are wanted.
+// Elements [first, end) of one block: a chunk's, or any where no norms are wanted. A few are loaded
+// before the first is stored, so that enough loads are under way.
 template <typename E, Accumulate accumulate>
 __device__ double take_in_block(const CscDevice& on, const typename E::Stored* gradient,
                                 std::uint32_t first, std::uint32_t end, bool& bad) {
   constexpr bool has_u = has_momentum(accumulate), has_v = has_residual(accumulate);
+  constexpr unsigned few = 4;
   const bool same_chunk = on.blocks != 0;
-  Sent sent = has_v && same_chunk ? on.sent[first / on.chunk] : Sent::nothing;
+  const Sent all = has_v && same_chunk ? on.sent[first / on.chunk] : Sent::nothing;
   double sum = 0;
-#pragma unroll 4
-  for (std::uint32_t i = first + threadIdx.x % warp; i < end; i += warp) {
-    const float g = E::widen(gradient[i]);
-    Kept old;
-    if (has_v) {
-      if (!same_chunk) sent = on.sent[on.chunk == 1 ? i : i / on.chunk];
-      old = settled(on, sent, i);
+  // Counted from the first element, because that may be close to 2^32.
+  const std::uint32_t count = end - first;
+  for (std::uint32_t start = threadIdx.x % warp; start < count; start += few * warp) {
+    float g[few] = {};
+    Kept old[few] = {};
+#pragma unroll
+    for (unsigned k = 0; k < few; ++k) {
+      if (start + k * warp >= count) continue;
+      const std::uint32_t i = first + start + k * warp;
+      g[k] = E::widen(gradient[i]);
+      if (has_v) {
+        const Sent sent = same_chunk ? all : on.sent[on.chunk == 1 ? i : i / on.chunk];
+        old[k] = settled(on, sent, i);
+      }
     }
-    const bool good = within_limit(g);
-    const Kept now = good ? accumulated({accumulate, on.rule.momentum}, g, old) : old;
-    sum += good ? fabs(static_cast<double>(now.v)) : std::numeric_limits<double>::infinity();
-    bad = bad || !good;
-    if (has_u) on.u[i] = now.u;
-    if (has_v) on.v[i] = now.v;
+#pragma unroll
+    for (unsigned k = 0; k < few; ++k) {
+      if (start + k * warp >= count) continue;
+      const std::uint32_t i = first + start + k * warp;
+      const bool good = within_limit(g[k]);
+      const Kept now = good ? accumulated({accumulate, on.rule.momentum}, g[k], old[k]) : old[k];
+      sum += good ? fabs(static_cast<double>(now.v)) : std::numeric_limits<double>::infinity();
+      bad = bad || !good;
+      if (has_u) on.u[i] = now.u;
+      if (has_v) on.v[i] = now.v;
+    }
   }
   return sum;
 }
