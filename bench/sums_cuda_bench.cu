@@ -179,8 +179,9 @@ void measure(const char* model, const Bucket& bucket, const std::string& config,
   turn.stream = {stream};
   turn.verdict = verdict.as<Verdict>();
   const auto step = [&](Marks* marks) {
-    for (turn.round = 0; turn.round < compressor->rounds(); ++turn.round) {
-      const Buffer& payload = payloads[static_cast<std::size_t>(turn.round)];
+    for (int at = 0; at < compressor->rounds(); ++at) {
+      turn.round = at;
+      const Buffer& payload = payloads[static_cast<std::size_t>(at)];
       Inbox inbox;
       inbox.data = {payload.data(), payload.size()};
       (void)compressor->encode(turn, view, {payload.data(), payload.size()});
