@@ -9,6 +9,7 @@ whose groups have no momentum. So there is nothing to restore when a step raises
 # SPDX-License-Identifier: Apache-2.0
 from __future__ import annotations
 
+import operator
 from typing import Any, Callable, Iterator, Mapping, Optional, Union
 
 import torch
@@ -57,6 +58,10 @@ class Optimizer:
         # Decay that the current step has added: weights, memory, momentum, decay.
         self._begun: list[tuple[torch.Tensor, torch.Tensor, float, float]] = []
         self._names = names
+        # By group: its parameters when we last looked, and of these the attached ones with their
+        # names, and the others.
+        self._looked: list[list[torch.Tensor]] = []
+        self._split: list[tuple[list[tuple[torch.Tensor, str]], list[torch.Tensor]]] = []
         self._is_skipped, self._after = is_skipped, after
         self._held: Optional[Held] = None
         self._momenta: list[float] = []  # of the groups when gradients were sent
@@ -233,17 +238,18 @@ class Optimizer:
         """Whether a step can be skipped without the host knowing. The gradients of a skipped step
         are zeros, so SGD without momentum changes nothing. Fused optimizers leave out a step by a
         flag on the device, once they have their state."""
-        moved = [
-            parameter
-            for group, parameter, _ in self.parameters()
-            if parameter.grad is not None and not self._stays(group)
-        ]
+        moving = [group for group in self.shown.param_groups if not self._stays(group)]
+        if not moving:
+            return True
         # A flag that is there already belongs to a GradScaler which attach() does not know.
-        return not moved or (
+        return (
             self._is_fused()
             and not hasattr(self.optimizer, "found_inf")
-            and all(any(value is not None for value in self.optimizer.state[parameter].values())
-                    for parameter in moved)
+            and all(
+                any(value is not None for value in self.optimizer.state[parameter].values())
+                for group, parameter, _ in self.parameters()
+                if parameter.grad is not None and any(group is one for one in moving)
+            )
         )
 
     def _stays(self, group: dict[str, Any]) -> bool:
@@ -263,12 +269,32 @@ class Optimizer:
 
     def parameters(self) -> Iterator[tuple[dict[str, Any], torch.Tensor, str]]:
         """The attached parameters, with their groups and names."""
+        self._look()
+        for group, (mine, _) in zip(self.shown.param_groups, self._split):
+            for parameter, name in mine:
+                yield group, parameter, name
+
+    def _look(self) -> None:
+        """Finds out which parameters of each group are attached. A tensor as a key is slow, so this
+        is done again only when a group has changed."""
+        now = [group["params"] for group in self.shown.param_groups]
+        if len(now) == len(self._looked) and all(
+            len(old) == len(new) and all(map(operator.is_, old, new))
+            for old, new in zip(self._looked, now)
+        ):
+            return
+        self._looked, self._split = [list(parameters) for parameters in now], []
         place = 0
-        for group in self.shown.param_groups:
-            for parameter in group["params"]:
+        for parameters in now:
+            mine, others = [], []
+            for parameter in parameters:
                 if self._is_mine(parameter):
-                    yield group, parameter, self._names.get(parameter, f"optimizer{place}")
+                    name = self._names.get(parameter, f"optimizer{place}")
+                    mine.append((parameter, name))
+                else:
+                    others.append(parameter)
                 place += 1
+            self._split.append((mine, others))
 
     def _before_step(self, optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> Any:
         """With a closure (Lightning), backward runs inside the step, and our work
@@ -306,6 +332,7 @@ class Optimizer:
             stepper.found_inf = self._void  # type: ignore[attr-defined]
         if self._held is not None:
             self._check_momenta(self._held)
+            self._look()
             with_decay = self._with_decay(self._held)
             stepper.param_groups = [
                 part
@@ -342,21 +369,26 @@ class Optimizer:
         # For a GradScaler, when a fused step unscales.
         scale = getattr(self.optimizer, "grad_scale", None)
         on_device: dict[tuple[float, float], list[tuple[torch.Tensor, ...]]] = {}
+        if not held.decays or not any(group["weight_decay"] for group in self.shown.param_groups):
+            return found
         for group, parameter, name in self.parameters():
-            if not held.decays or group["weight_decay"] == 0 or parameter.grad is None:
+            if group["weight_decay"] == 0 or parameter.grad is None:
                 continue
-            found[parameter] = parameter.detach()
-            memory = self.memory.setdefault(name, torch.zeros_like(found[parameter]))
-            found[parameter].grad = self._sums.setdefault(name, torch.empty_like(found[parameter]))
+            found[parameter] = weights = parameter.detach()
+            if name not in self.memory:
+                self.memory[name] = torch.zeros_like(weights)
+            if name not in self._sums:
+                self._sums[name] = torch.empty_like(weights)
+            memory, weights.grad = self.memory[name], self._sums[name]
             momentum = group["momentum"] if held.follows else held.momentum
             decay = _sign(group) * group["weight_decay"]
-            row = (found[parameter], memory, parameter.grad, self._sums[name])
+            row = (weights, memory, parameter.grad, self._sums[name])
             if parameter.device.type == "cpu" and self._void is None:
                 factor = 1.0 if scale is None else float(scale)
                 _native.add_decay(momentum, decay, held.nesterov, factor, *row)
             else:
                 on_device.setdefault((momentum, decay), []).append(row)
-            self._begun.append((found[parameter], memory, momentum, decay))
+            self._begun.append((weights, memory, momentum, decay))
         void = self._void
         if void is None:  # a fused optimizer under a GradScaler leaves the step out by this flag
             void = getattr(self.optimizer, "found_inf", None)
@@ -378,12 +410,12 @@ class Optimizer:
     def _parts(
         self, group: dict[str, Any], held: Held, with_decay: dict[torch.Tensor, torch.Tensor]
     ) -> Iterator[dict[str, Any]]:
-        mine = [
-            with_decay.get(parameter, parameter)
-            for parameter in group["params"]
-            if self._is_mine(parameter)
-        ]
-        others = [parameter for parameter in group["params"] if not self._is_mine(parameter)]
+        mine, others = list(group["params"]), []
+        if any(others for _, others in self._split):
+            others = [parameter for parameter in mine if not self._is_mine(parameter)]
+            mine = [parameter for parameter in mine if self._is_mine(parameter)]
+        if with_decay:
+            mine = [with_decay.get(parameter, parameter) for parameter in mine]
         if mine:
             decay = 0.0 if held.decays else group["weight_decay"]
             yield {
