@@ -179,14 +179,15 @@ void measure(const char* model, const Bucket& bucket, const std::string& config,
   turn.stream = {stream};
   turn.verdict = verdict.as<Verdict>();
   const auto step = [&](Marks* marks) {
-    for (turn.round = 0; turn.round < compressor->rounds(); ++turn.round) {
-      const Buffer& payload = payloads[static_cast<std::size_t>(turn.round)];
+    turn.round = 0;
+    for (const Buffer& payload : payloads) {
       Inbox inbox;
       inbox.data = {payload.data(), payload.size()};
       (void)compressor->encode(turn, view, {payload.data(), payload.size()});
       if (marks) marks->mark();
       (void)compressor->decode(turn, inbox, view);
       if (marks) marks->mark();
+      ++turn.round;
     }
     compressor->conclude(turn, view, 0);
     if (marks) marks->mark();
