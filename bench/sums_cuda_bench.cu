@@ -101,7 +101,7 @@ Bucket bucket_with(const Shapes& shapes) {
   for (const auto& shape : shapes) {
     std::size_t count = 1;
     for (const std::int64_t side : shape) count *= static_cast<std::size_t>(side);
-    bucket.parameters.push_back({"p" + std::to_string(bucket.parameters.size()), at, count, shape});
+    bucket.parameters.push_back({std::to_string(at), at, count, shape});
     at += count;
   }
   return bucket;
