@@ -101,7 +101,7 @@ Bucket bucket_with(const Shapes& shapes) {
   for (const auto& shape : shapes) {
     std::size_t count = 1;
     for (const std::int64_t side : shape) count *= static_cast<std::size_t>(side);
-    bucket.parameters.push_back({"p" + std::to_string(bucket.parameters.size()), at, count, shape});
+    bucket.parameters.push_back({std::to_string(at), at, count, shape});
     at += count;
   }
   return bucket;
@@ -179,15 +179,15 @@ void measure(const char* model, const Bucket& bucket, const std::string& config,
   turn.stream = {stream};
   turn.verdict = verdict.as<Verdict>();
   const auto step = [&](Marks* marks) {
-    for (int at = 0; at < compressor->rounds(); ++at) {
-      turn.round = at;
-      const Buffer& payload = payloads[static_cast<std::size_t>(at)];
+    turn.round = 0;
+    for (const Buffer& payload : payloads) {
       Inbox inbox;
       inbox.data = {payload.data(), payload.size()};
       (void)compressor->encode(turn, view, {payload.data(), payload.size()});
       if (marks) marks->mark();
       (void)compressor->decode(turn, inbox, view);
       if (marks) marks->mark();
+      ++turn.round;
     }
     compressor->conclude(turn, view, 0);
     if (marks) marks->mark();

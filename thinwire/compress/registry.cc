@@ -109,7 +109,8 @@ void check_site(const Scheme& scheme, const Site& site) {
     }
     if (cuda) {
       fail("scheme '", scheme.name, "' does not run on CUDA",
-           scheme.host.empty() ? " yet" : ": " + scheme.host, "; these do: ", others);
+           scheme.host == nullptr ? " yet" : std::string(": ") + scheme.host,
+           "; these do: ", others);
     }
     fail("scheme '", scheme.name, "' does not take ", name_of(site.dtype),
          " gradients on the CPU; these do: ", others);
