@@ -4,6 +4,7 @@
 #pragma once
 
 #include <memory>
+#include <string>
 #include <vector>
 
 #include "thinwire/compress/frames_cuda.h"
@@ -52,6 +53,10 @@ class CudaCodec {
   virtual void visit_state(StateVisitor&, Stream) {}
 };
 
+// Throws unless the view has `count` elements on the site's device; they may be of any type.
+void require_on_device(const TensorView& view, const Site& site, std::size_t count,
+                       const std::string& who);
+
 // The compressor around such a codec.
 std::unique_ptr<Compressor> make_coded_cuda(std::uint8_t scheme, std::uint64_t seed,
                                             const MemoryRule& memory,
@@ -63,5 +68,11 @@ std::unique_ptr<CudaCodec> qsgd_codec_cuda(const QsgdRule& rule, std::size_t ele
 std::unique_ptr<CudaCodec> natural_codec_cuda(std::size_t elements);
 std::unique_ptr<CudaCodec> sign_codec_cuda(SignLevels levels, const std::vector<SignGroup>& groups,
                                            int ranks, Device device);
+
+// Schemes whose compressors are their own.
+std::unique_ptr<Compressor> make_signum_cuda(float momentum, bool by_sum, const Bucket& bucket,
+                                             const Site& site);
+std::unique_ptr<Compressor> make_terngrad_cuda(double clip, bool by_sum, std::uint64_t seed,
+                                               const Bucket& bucket, const Site& site);
 
 }  // namespace thinwire

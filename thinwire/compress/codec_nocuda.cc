@@ -24,4 +24,10 @@ std::unique_ptr<CudaCodec> sign_codec_cuda(SignLevels, const std::vector<SignGro
   no_cuda();
 }
 
+std::unique_ptr<Compressor> make_signum_cuda(float, bool, const Bucket&, const Site&) { no_cuda(); }
+std::unique_ptr<Compressor> make_terngrad_cuda(double, bool, std::uint64_t, const Bucket&,
+                                               const Site&) {
+  no_cuda();
+}
+
 }  // namespace thinwire

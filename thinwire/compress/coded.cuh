@@ -243,6 +243,15 @@ __global__ void __launch_bounds__(block_threads)
   }
 }
 
+// An array of kernels' constants, copied to the device once.
+template <typename T>
+Buffer uploaded(const std::vector<T>& values, Device device) {
+  Buffer buffer(Place::cuda, values.size() * sizeof(T), device);
+  copy_bytes(buffer.data(), values.data(), buffer.size(), {});
+  synchronize({});
+  return buffer;
+}
+
 template <typename Kernel>
 void allow_shared_memory(Kernel kernel, std::size_t bytes) {
   if (bytes <= 48 * 1024) return;  // more than every kernel has without asking

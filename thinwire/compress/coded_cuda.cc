@@ -35,7 +35,7 @@ class CodedCudaCompressor final : public Compressor {
   }
 
   std::size_t encode(const Turn& turn, TensorView gradient, Bytes out) override {
-    check(gradient);
+    require_on_device(gradient, site_, bucket_.elements(), who());
     stream_ = turn.stream;
     sent_ = block_payload(out).data();
     codec_->encode(step_of(turn, gradient));
@@ -45,7 +45,7 @@ class CodedCudaCompressor final : public Compressor {
   }
 
   Status decode(const Turn& turn, const Inbox& inbox, TensorView average) override {
-    check(average);
+    require_on_device(average, site_, bucket_.elements(), who());
     stream_ = turn.stream;
     const BlockPayloads payloads = frames_.open(block_header(scheme_, bucket_, turn.step), payload_,
                                                 inbox, turn.verdict, turn.stream);
@@ -69,13 +69,6 @@ class CodedCudaCompressor final : public Compressor {
  private:
   std::string who() const {
     return "rank " + std::to_string(site_.rank) + ", bucket " + std::to_string(bucket_.id);
-  }
-
-  void check(const TensorView& gradient) const {
-    if (gradient.device == site_.device && gradient.count == bucket_.elements()) return;
-    fail(who(), ": expected ", bucket_.elements(), " elements on cuda:", site_.device.index,
-         ", got ", gradient.count, " on ",
-         gradient.device.kind == Device::Kind::cpu ? "the CPU" : "another device");
   }
 
   CodedStep step_of(const Turn& turn, const TensorView& gradient) const {
@@ -116,6 +109,13 @@ class CodedCudaCompressor final : public Compressor {
 };
 
 }  // namespace
+
+void require_on_device(const TensorView& view, const Site& site, std::size_t count,
+                       const std::string& who) {
+  if (view.device == site.device && view.count == count) return;
+  fail(who, ": expected ", count, " elements on cuda:", site.device.index, ", got ", view.count,
+       " on ", view.device.kind == Device::Kind::cpu ? "the CPU" : "another device");
+}
 
 std::unique_ptr<Compressor> make_coded_cuda(std::uint8_t scheme, std::uint64_t seed,
                                             const MemoryRule& memory,

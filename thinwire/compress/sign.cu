@@ -329,14 +329,6 @@ struct SignDevice {
 };
 
 template <typename T>
-Buffer uploaded(const std::vector<T>& values, Device device) {
-  Buffer buffer(Place::cuda, values.size() * sizeof(T), device);
-  copy_bytes(buffer.data(), values.data(), buffer.size(), {});
-  synchronize({});
-  return buffer;
-}
-
-template <typename T>
 std::uint32_t count_of(const Buffer& buffer) {
   return static_cast<std::uint32_t>(buffer.size() / sizeof(T));
 }
