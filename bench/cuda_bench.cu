@@ -217,8 +217,8 @@ std::vector<Bucket> resnet50() {
     Bucket& bucket = buckets.back();
     std::size_t count = 1;
     for (const std::int64_t extent : shape) count *= static_cast<std::size_t>(extent);
-    const std::string name = "p" + std::to_string(bucket.parameters.size());
-    bucket.parameters.push_back({name, bucket.elements(), count, shape});
+    bucket.parameters.push_back(
+        {std::to_string(bucket.parameters.size()), bucket.elements(), count, shape});
   }
   return buckets;
 }
