@@ -54,7 +54,7 @@ TEST(StreamExchangeOnGpu, RefusesOtherSchemes) {
   if (!has_cuda()) GTEST_SKIP() << "this machine has no GPU";
   run_local(1, [](Group& group) {
     const std::vector<Bucket> one = {Bucket{0, {{"w", 0, 4096, {64, 64}}}}};
-    for (const char* scheme : {"qsgd", "onebit", "powersgd"})
+    for (const char* scheme : {"qsgd:form=coded", "atomo"})
       EXPECT_NE(error_of([&] {
                   StreamExchange(StreamLink{group, nullptr, first_gpu}, one, Config::parse(scheme));
                 }),

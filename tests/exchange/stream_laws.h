@@ -26,6 +26,12 @@ inline const char* const stream_schemes[] = {
     "dgc:density=0.02,clip=0.5",
     "dgc:density=0.02,clip=0.5,clip_norm=bucket,nesterov=on",
     "dgc:density=0.02,warmup=8,values=log8,mask=off",
+    "onebit",
+    "efsign:group=100",
+    "signum",
+    "int8:memory=momentum",
+    "qsgd:memory=residual",
+    "natural",
 };
 
 // A model's gradients in the memory of a device.

@@ -416,8 +416,7 @@ def refusals(rank, world):
         else:
             raise AssertionError(f"{options} was not refused")
 
-    refused("qsgd", scheme="qsgd")
-    refused("powersgd", scheme="powersgd")
+    refused("atomo", scheme="atomo")
     refused("split", "CUDA", exchange="split")
     refused("fuse", "CUDA", fuse_mb=1)
     refused("on the CPU", scheme="topk", delay=2)
