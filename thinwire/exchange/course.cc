@@ -3,6 +3,7 @@
 #include "thinwire/exchange/course.h"
 
 #include <algorithm>
+#include <iterator>
 #include <utility>
 
 namespace thinwire {
@@ -26,10 +27,17 @@ Course::Course(Lanes& lanes, Stations& stations, Carrier& carrier, const OwnStre
 
 void Course::launch(std::size_t lane) {
   send(lane, 0);
-  if (ahead_ && flights_.size() > depth) advance();
+  if (!ahead_ || flights_.size() <= depth) return;
+  const Flight& oldest = flights_.front();
+  if (carrier_.waits() || !lanes_[oldest.lane].is_last(oldest.round)) return advance();
+  // Nothing follows from it, so the stream need not wait for it before the next bucket is encoded.
+  late_.push_back(std::move(flights_.front()));
+  flights_.pop_front();
 }
 
 void Course::complete() {
+  std::ranges::move(flights_, std::back_inserter(late_));
+  flights_ = std::exchange(late_, {});
   // Decoding starts no collective, so it can overlap with the last ones.
   for (flush(); !flights_.empty() || !arrivals_.empty(); flush()) {
     if (arrivals_.empty() || !may_wait()) {
@@ -44,6 +52,7 @@ void Course::complete() {
 }
 
 void Course::abandon() {
+  late_.clear();
   flights_.clear();
   arrivals_.clear();
 }

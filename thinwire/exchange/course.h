@@ -78,6 +78,7 @@ class Course {
   bool ahead_;
   std::vector<Parcel*> unpacked_;  // parcels whose bytes may still be needed
   std::deque<Flight> flights_;
+  std::deque<Flight> late_;       // last rounds that complete() waits for
   std::deque<Arrival> arrivals_;  // not decoded yet
 };
 

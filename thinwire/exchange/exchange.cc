@@ -19,7 +19,7 @@
 
 namespace thinwire {
 
-class Exchange::Engine : private Stations {
+class Exchange::Engine final : private Stations {
  public:
   Engine(Group& group, std::vector<Bucket> buckets, Compressors compressors,
          const std::string& description, const ExchangeOptions& options)

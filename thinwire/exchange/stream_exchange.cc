@@ -27,7 +27,7 @@ std::unique_ptr<Carrier> carrier_of(const StreamLink& link, const OwnStream& str
 
 }  // namespace
 
-class StreamExchange::Engine : private Stations {
+class StreamExchange::Engine final : private Stations {
  public:
   Engine(const StreamLink& link, std::vector<Bucket> buckets, Compressors compressors,
          const std::string& description, const ExchangeOptions& options)

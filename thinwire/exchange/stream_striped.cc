@@ -41,6 +41,7 @@ void fill_void(const Turn& turn, const TensorView& average, float fill) {
 StreamStriped::StreamStriped(const Config& config, const ExchangeKind& kind, const Bucket& bucket,
                              const Site& site)
     : Striped(config, kind, bucket, site, make_on_device) {
+  const DeviceScope scope(site.device);
   const Place place = place_on(site.device);
   const OwnStream stream(site.device);
   std::vector<std::int32_t> owners;
