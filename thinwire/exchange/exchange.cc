@@ -111,9 +111,9 @@ class Exchange::Engine final : private Stations {
   void run() {
     while (wait_for([this] { return submitted_ > 0 && !result_ && !error_; })) {
       try {
-        const bool ended = run_step();
+        run_step();
         const std::lock_guard lock(mutex_);
-        if (!ended || closing_) return;
+        if (closing_) return;
         result_ = StepResult{lanes_.step++, skipped_};
       } catch (const std::exception& error) {
         give_up(error.what());
@@ -132,20 +132,20 @@ class Exchange::Engine final : private Stations {
     return !closing_;
   }
 
-  // Returns false when the exchange is being closed.
-  bool run_step() {
+  // Returns early when the exchange is being closed.
+  void run_step() {
     // Before the first step and after a load, on every rank, whether it has loaded a state or not.
     if (!lanes_.agreed) tally_.leave_out([this] { check_same_step(group_, "step", lanes_.step); });
     lanes_.agreed = true;
     squared_norm_ = 0;
     if (lanes_.needs_norm()) {
-      if (!wait_for([this] { return submitted_ == lanes_.size(); })) return false;
+      if (!wait_for([this] { return submitted_ == lanes_.size(); })) return;
       squared_norm_ = norm_of_all();
     }
     skipped_ = false;
     sound_ = true;
     for (std::size_t i = 0; i < lanes_.size(); ++i) {
-      if (!wait_for([&] { return lanes_[i].ready; })) return false;
+      if (!wait_for([&] { return lanes_[i].ready; })) return;
       course_.launch(i);
     }
     course_.complete();
@@ -156,7 +156,6 @@ class Exchange::Engine final : private Stations {
       ++report.steps;
       report.skipped += skipped_ ? 1 : 0;
     });
-    return true;
   }
 
   void void_step() {
