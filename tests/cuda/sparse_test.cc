@@ -277,7 +277,7 @@ TEST_F(SparseTwins, VoidSteps) {
 
 // A gradient in f16 or bf16 is widened when it is read; the average is narrowed.
 TEST_F(SparseTwins, GradientsOfHalves) {
-  const Bucket bucket = layers(30'001);
+  Bucket bucket = layers(30'001);
   for (const DType type : {DType::f16, DType::bf16}) {
     const Elements halves = elements_of(type, gradient(Shape::normal, bucket.elements(), 1));
     const Elements wide = elements_of(DType::f32, floats_of(type, halves));
@@ -285,8 +285,8 @@ TEST_F(SparseTwins, GradientsOfHalves) {
     std::vector<State> states;
     std::vector<Elements> averages;
     for (const DType now : {DType::f32, type}) {
-      Site site{0, 1, true, true, gpu};
-      site.dtype = now;
+      bucket.dtype = now;
+      const Site site{0, 1, true, true, gpu};
       const auto one = make_compressor(Config::parse("dgc:density=0.02"), bucket, site);
       const OnGpu<std::byte> data(now == type ? halves : wide);
       const VerdictOnGpu verdict;

@@ -184,11 +184,9 @@ void StripedCompressor::undo(const Turn& turn) {
   restore_owned();
 }
 
-void StripedCompressor::forget(const Turn& turn, std::span<const float> gradient) {
+void StripedCompressor::forget(const Turn& turn, TensorView gradient) {
   for (const Lane& lane : lanes_) {
-    if (works() && !lane.empty())
-      lane.push->forget(first_round(turn),
-                        gradient.subspan(lane.stripe.first, lane.stripe.count()));
+    if (works() && !lane.empty()) lane.push->forget(first_round(turn), lane.of(gradient));
   }
   restore_owned();
 }
