@@ -7,6 +7,7 @@
 #include <utility>
 #include <vector>
 
+#include "thinwire/core/element.h"
 #include "thinwire/kernels/norm.h"
 
 namespace thinwire {
@@ -52,17 +53,25 @@ class AsDevice final : public Compressor {
   void conclude(const Turn& turn, TensorView gradient, float fill) override {
     if (!turn.verdict->void_step()) return;
     if (turn.verdict->unsound != 0)
-      inner_->forget(turn, gradient.f32());
+      inner_->forget(turn, gradient);
     else
       inner_->undo(turn);
-    std::ranges::fill(gradient.f32(), fill);
+    fill_with(gradient, fill);
   }
 
   void visit_state(StateVisitor& visitor) override { inner_->visit_state(visitor); }
 
  private:
   static bool is_finite(TensorView gradient) {
-    return std::isfinite(squared_norm(gradient.f32().data(), gradient.count));
+    return std::isfinite(squared_norm(gradient.dtype, gradient.data, gradient.count));
+  }
+
+  static void fill_with(const TensorView& gradient, float value) {
+    with_element(gradient.dtype, "a step's end", [&](auto element) {
+      using E = decltype(element);
+      std::fill_n(static_cast<typename E::Stored*>(gradient.data), gradient.count,
+                  E::narrow(value));
+    });
   }
 
   Turn for_inner(const Turn& turn) const {

@@ -111,8 +111,9 @@ class Exchange::Engine {
     }
     room_.resize(lanes_.size());
     for (std::size_t i = 0; i < lanes_.size(); ++i) {
-      room_[i].resize(lanes_[i].bucket.elements());
-      submit(static_cast<std::uint16_t>(i), room_[i], {});
+      const Bucket& bucket = lanes_[i].bucket;
+      room_[i].resize(bucket.elements() * size_of(bucket.dtype));
+      submit(bucket.id, {room_[i].data(), bucket.elements(), bucket.dtype, {}}, {});
     }
     return finish();
   }
@@ -274,8 +275,8 @@ class Exchange::Engine {
   double norm_of_all() {
     double sum = 0;
     for (const Lane& lane : lanes_) {
-      require_f32_cpu(lane.gradient, lane.bucket.elements(), where(lane.bucket.id));
-      sum += squared_norm(lane.gradient.f32().data(), lane.gradient.count);
+      require_gradient(lane.gradient, lane.bucket, {}, where(lane.bucket.id));
+      sum += squared_norm(lane.gradient.dtype, lane.gradient.data, lane.gradient.count);
     }
     return sum;
   }
@@ -312,8 +313,8 @@ class Exchange::Engine {
   // know.
   void look_at(const Lane& lane) {
     if (server_ || !remembers_ || lane.compressor->sound().has_value()) return;
-    const std::span<const float> gradient = lane.gradient.f32();
-    sound_ = sound_ && std::isfinite(thinwire::squared_norm(gradient.data(), gradient.size()));
+    const TensorView& it = lane.gradient;
+    sound_ = sound_ && std::isfinite(thinwire::squared_norm(it.dtype, it.data, it.count));
   }
 
   void depart(std::deque<Flight>& flights, Parcel* parcel) {
@@ -421,7 +422,7 @@ class Exchange::Engine {
       try {
         const Turn turn{step_, 0, lane.stream, 0};
         if (sound_) lane.compressor->undo(turn);
-        if (!sound_) lane.compressor->forget(turn, lane.gradient.f32());
+        if (!sound_) lane.compressor->forget(turn, lane.gradient);
       } catch (const std::exception& error) {
         failures += text_of(failures.empty() ? "" : "; ", where(lane.bucket.id),
                             ": what was sent could not be put back: ", error.what());
@@ -454,7 +455,7 @@ class Exchange::Engine {
   Group& group_;
   Fuser fuser_;
   bool server_;
-  std::vector<std::vector<float>> room_;  // memory of a server for averages that nobody reads
+  std::vector<std::vector<std::byte>> room_;  // memory of a server for averages that nobody reads
   Traffic before_;
   std::vector<Lane> lanes_;
   bool needs_norm_ = false;

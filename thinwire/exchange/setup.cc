@@ -3,6 +3,7 @@
 #include "thinwire/exchange/setup.h"
 
 #include "thinwire/compress/registry.h"
+#include "thinwire/compress/widened.h"
 #include "thinwire/core/error.h"
 #include "thinwire/exchange/striped.h"
 
@@ -37,9 +38,13 @@ Compressors make_compressors(const Site& site, const std::vector<Bucket>& bucket
   Compressors compressors;
   for (std::size_t i = 0; i < buckets.size(); ++i) {
     check_fit(kind, configs[i]);
-    compressors.push_back(
-        kind.striped() ? std::make_unique<StripedCompressor>(configs[i], kind, buckets[i], site)
-                       : make_compressor(configs[i], buckets[i], site));
+    if (kind.striped()) {
+      const Bucket floats = widened(buckets[i]);
+      auto stripes = std::make_unique<StripedCompressor>(configs[i], kind, floats, site);
+      compressors.push_back(widened(std::move(stripes), buckets[i]));
+    } else {
+      compressors.push_back(make_compressor(configs[i], buckets[i], site));
+    }
   }
   return compressors;
 }

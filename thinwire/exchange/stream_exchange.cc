@@ -204,6 +204,9 @@ class StreamExchange::Engine {
       fail(where(bucket), ": expected ", lane.bucket.elements(), " elements, got ", gradient.count);
     if (gradient.device != link_.device)
       fail(where(bucket), ": the gradient is not on the device of this exchange");
+    if (gradient.dtype != lane.bucket.dtype)
+      fail(where(bucket), ": expected ", name_of(lane.bucket.dtype), " elements, got ",
+           name_of(gradient.dtype));
   }
 
   // Later work of `to` runs after what `from` has now.
