@@ -93,7 +93,7 @@ class Optimizer:
             self._complete(buffers)
         for (group, _, name), buffer in zip(self.parameters(), buffers):
             if buffer is not None:
-                found[name] = _sign(group) * buffer.detach().reshape(-1).cpu()
+                found[name] = _sign(group) * buffer.detach().reshape(-1).cpu().float()
         return found
 
     def _complete(self, buffers: list[Optional[torch.Tensor]]) -> None:
@@ -140,10 +140,11 @@ class Optimizer:
             self.optimizer.state.get(parameter, {}).pop("momentum_buffer", None)
         self._install()
 
-    def load_memory(self, memory: Mapping[str, torch.Tensor]) -> None:
-        factor = 1.0 if self._held is None else self._held.factor
+    def load_memory(self, memory: Mapping[str, torch.Tensor], before: float) -> None:
+        """`before`: the factor of the scheme that has saved it. The same one keeps the bits."""
+        factor = (1.0 if self._held is None else self._held.factor) / before
         self.memory = {
-            name: torch.empty_like(parameter, requires_grad=False).copy_(
+            name: _zeros(parameter).copy_(
                 factor * memory[name].reshape(parameter.shape)
             )
             for _, parameter, name in self.parameters()
@@ -304,7 +305,7 @@ class Optimizer:
             if not held.decays or group["weight_decay"] == 0 or parameter.grad is None:
                 continue
             found[parameter] = parameter.detach()
-            memory = self.memory.setdefault(name, torch.zeros_like(found[parameter]))
+            memory = self.memory.setdefault(name, _zeros(parameter))
             found[parameter].grad = self._sums.setdefault(name, torch.empty_like(found[parameter]))
             momentum = group["momentum"] if held.follows else held.momentum
             decay = _sign(group) * group["weight_decay"]
@@ -379,6 +380,8 @@ def _add_decay(
     """As _native.add_decay, on a device, with the same bits: rows of weights, memory, gradient and
     sum. `found_inf`: a fused optimizer leaves the step out if it is not 0, so memory must, too."""
     weights, memory, gradients, sums = (list(column) for column in zip(*rows))
+    # Memory is float32: so is the sum, whatever the type of weights and gradients.
+    weights, gradients = [one.float() for one in weights], [one.float() for one in gradients]
     added = torch._foreach_mul(weights, decay)
     if nesterov:
         new = list(torch._foreach_mul(torch._foreach_add(memory, added), momentum))
@@ -392,6 +395,11 @@ def _add_decay(
     if found_inf is not None:
         new = [torch.where(found_inf != 0, old, one) for old, one in zip(memory, new)]
     torch._foreach_copy_(memory, new)
+
+
+def _zeros(parameter: torch.Tensor) -> torch.Tensor:
+    """Memory for a parameter: float32, laid out as the parameter."""
+    return torch.zeros_like(parameter, dtype=torch.float32, requires_grad=False)
 
 
 def _sign(group: dict[str, Any]) -> float:
