@@ -102,9 +102,9 @@ void CodedCompressor::undo(const Turn&) {
   for (std::size_t i = 0; i < sent.size(); ++i) v_[i] += sent[i];
 }
 
-void CodedCompressor::forget(const Turn&, std::span<const float> gradient) {
+void CodedCompressor::forget(const Turn&, TensorView gradient) {
   const std::vector<float> sent = take_sent();
-  const float* const fed = u_.empty()                                   ? gradient.data()
+  const float* const fed = u_.empty()                                   ? gradient.f32().data()
                            : memory_.accumulate == Accumulate::nesterov ? fed_.data()
                                                                         : u_.data();
   if (!v_.empty())

@@ -179,7 +179,7 @@ class PowerSgdCudaCompressor final : public Compressor {
     const Plan& plan = at(turn.step);
     auto* const floats = reinterpret_cast<float*>(out.data());
     if (turn.round == 0) {
-      require_gradient(gradient, site_, bucket_.elements(), who_);
+      require_gradient(gradient, bucket_, site_.device, who_);
       if (last_ != &plan) settle();  // the warm-up has ended
       last_ = &plan;
       if (!settings_.warm_start) basis_afresh_cuda(thin_.device(), turn.step, turn.stream);
@@ -203,7 +203,7 @@ class PowerSgdCudaCompressor final : public Compressor {
       basis_of_q_cuda(on, turn.step, turn.stream);
     }
     if (turn.round + 1 == rounds()) {
-      require_gradient(average, site_, bucket_.elements(), who_);
+      require_gradient(average, bucket_, site_.device, who_);
       powersgd_give_cuda(on, plan.groups(), average, turn.verdict, turn.stream);
     }
     return {};

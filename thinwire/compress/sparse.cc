@@ -171,9 +171,9 @@ void SparseCompressor::undo(const Turn&) {
   survivors_ = {};
 }
 
-void SparseCompressor::forget(const Turn& turn, std::span<const float> gradient) {
+void SparseCompressor::forget(const Turn& turn, TensorView gradient) {
   undo(turn);
-  memory_.forget(gradient, scale_);
+  memory_.forget(gradient.f32(), scale_);
 }
 
 void SparseCompressor::visit_state(StateVisitor& visitor) { memory_.visit_state(visitor); }

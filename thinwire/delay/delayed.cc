@@ -97,6 +97,10 @@ DelayedAverage::Impl::Impl(Group& group, const std::vector<Bucket>& buckets, con
       delay_(options.delay) {
   options.check();
   check_scheme(options, config, !moments.empty());
+  for (const Bucket& bucket : buckets)
+    if (bucket.dtype != DType::f32)
+      fail("delay: bucket ", bucket.id, " is of ", name_of(bucket.dtype), "; updates are ",
+           "differences of weights, too small for it: keep the weights in f32");
   check_agreement(group, buckets_,
                   "delay " + options.delay_str() + ", " + std::to_string(options.local_steps) +
                       " local steps, correction " + options.correction_str() + ", momentum " +

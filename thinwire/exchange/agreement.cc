@@ -24,7 +24,7 @@ Agreement describe(const std::vector<Bucket>& buckets, const std::string& scheme
   std::string all = schemes;
   std::size_t elements = 0;
   for (const Bucket& bucket : buckets) {
-    all += "\nbucket " + std::to_string(bucket.id);
+    all += "\nbucket " + std::to_string(bucket.id) + " " + name_of(bucket.dtype);
     for (const Parameter& parameter : bucket.parameters) {
       all += "\n" + parameter.name + " " + std::to_string(parameter.count);
       for (const std::int64_t extent : parameter.shape) all += "x" + std::to_string(extent);
@@ -83,7 +83,7 @@ void check_agreement(Group& group, const std::vector<Bucket>& buckets,
                       b = other.substr(sizeof mine.checksum);
     fail("rank ", group.rank(), ": rank ", rank,
          " was set up otherwise than rank 0; rank 0 has: ", a, "; rank ", rank,
-         " has: ", a == b ? "the same in sum, but other parameter names or sizes" : b,
+         " has: ", a == b ? "the same in sum, but other parameter names, sizes or types" : b,
          "; start all ranks with the same model and options");
   }
 }

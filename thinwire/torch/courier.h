@@ -59,6 +59,13 @@ struct Connections {
   bool streams = false;           // for tests: the forms for a device, also on the CPU
 };
 
+// A gradient as an exchange takes it.
+TensorView view_of(const at::Tensor& gradient);
+
+// Divides a gradient as DDP does, to the bit: for halves, too, it is multiplied by the reciprocal in
+// f32.
+void share_out(const at::Tensor& gradient, int workers);
+
 // A collective, like the exchange behind it.
 std::unique_ptr<Courier> make_courier(const Connections& connections,
                                       const std::vector<Bucket>& buckets, const Config& config,

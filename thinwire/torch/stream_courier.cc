@@ -34,10 +34,7 @@ class StreamCourier final : public Courier {
     const bool same = tensors_[bucket].defined() && tensors_[bucket].is_alias_of(gradient);
     if (!same && !device_.is_cpu()) gradient.record_stream(ours_);
     tensors_[bucket] = gradient;
-    exchange_.submit(static_cast<std::uint16_t>(bucket),
-                     {gradient.data_ptr(), static_cast<std::size_t>(gradient.numel()), DType::f32,
-                      torch_engine::device_of(device_)},
-                     exchange_.stream());
+    exchange_.submit(static_cast<std::uint16_t>(bucket), view_of(gradient), exchange_.stream());
   }
 
   std::optional<bool> finish(float fill) override {
