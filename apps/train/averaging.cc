@@ -37,15 +37,16 @@ class Synchronous final : public Averaging {
     return {result.skipped, seconds(computed, averaged), seconds(averaged, updated)};
   }
 
-  std::span<float> model(std::size_t bucket) override { return learner_.weights(bucket); }
+  std::span<const float> model(std::size_t bucket) override { return learner_.weights(bucket); }
   std::unique_ptr<Showing> show() override { return std::make_unique<Showing>(); }
   bool in_step() const override { return true; }
-  Report report() const override { return exchange_.report(); }
+  Report report() override { return exchange_.report(); }
   void observe(Observer observer) override { exchange_.observe(std::move(observer)); }
 
   void visit_state(StateVisitor& visitor) override {
     for (const Bucket& bucket : learner_.buckets())
-      visit_by_parameter(visitor, bucket, "weights", model(bucket.id), Share::replicated);
+      visit_by_parameter(visitor, bucket, "weights", learner_.weights(bucket.id),
+                         Share::replicated);
     optimizer_.visit_state(visitor, learner_.buckets());
     exchange_.visit_state(visitor);
   }

@@ -308,60 +308,16 @@ def case_joins():
         fail(f"--workers in a job of 2: {done.stderr}")
 
 
-def shared_gpu(rank):
-    """Lets NCCL's ranks share a GPU: each claims to be on its own machine."""
-    return {
-        "NCCL_HOSTID": f"rank{rank}",
-        "NCCL_P2P_DISABLE": "1",
-        "NCCL_SHM_DISABLE": "1",
-        "NCCL_IB_DISABLE": "1",
-        "NCCL_SOCKET_IFNAME": "lo",
-    }
-
-
-def case_cuda():
-    """On a machine with a GPU: learns as on the CPU, replicas are identical, Gloo and NCCL give
-    the same bits."""
-    task = "--model mlp --data digits --batch 32 --steps 60"
-    for scheme in SCHEMES:
-        for workers in (1, 2):
-            flags = f"{task} --scheme {scheme} --workers {workers}"
-            here, there = train(flags)["final"], train(flags + " --device cuda")["final"]
-            print(
-                scheme,
-                workers,
-                "accuracy on the CPU",
-                here["accuracy"],
-                "on the GPU",
-                there["accuracy"],
-                there["checksum"],
-            )
-            if (
-                not there["replicas_identical"]
-                or there["skipped"]
-                or abs(here["accuracy"] - there["accuracy"]) > 0.03
-            ):
-                fail(f"{flags}: {here}, on the GPU {there}")
-        nccl = join_two(f"{task} --scheme {scheme} --device cuda --engine nccl", shared_gpu)
-        print(scheme, "over NCCL", nccl["accuracy"], nccl["checksum"])
-        if nccl["checksum"] != there["checksum"]:
-            fail(f"{scheme}: NCCL gives other weights than Gloo")
-    if train(f"{task} --workers 2 --device cuda --nan-at 3,1")["final"]["skipped"] != 1:
-        fail("a NaN was not skipped")
-    whole = train(f"--model resnet20 --data digits --steps 8 --device cuda --precision bf16")[
-        "final"
-    ]
-    train(
-        f"--model resnet20 --data digits --steps 8 --stop 4 --device cuda --precision bf16 --save "
-        f"{path('state')}"
-    )
-    again = train(
-        f"--model resnet20 --data digits --steps 8 --device cuda --precision bf16 --resume "
-        f"{path('state')}"
-    )["final"]
-    if whole["checksum"] != again["checksum"]:
-        fail(f"resumed otherwise: {whole} {again}")
-    refused("--engine nccl --workers 100", "--engine nccl", "100 processes", "--engine gloo")
+def case_streams():
+    """What a GPU does in streams, on the CPU and over processes: the bits of the host's way."""
+    flags = "--model mlp --data digits --workers 2 --steps 8 --scheme dgc:density=0.01 --nan-at 3,1"
+    flags += " --weight-decay 1e-3 --link 1gbit,0.1ms"
+    host, streams = train(flags), train(flags + " --streams")
+    for key in ("checksum", "loss", "skipped", "bytes_per_step", "ratio"):
+        if host["final"][key] != streams["final"][key]:
+            fail(f"{key}: {host['final']} in streams {streams['final']}")
+    if host["final"]["skipped"] != 1 or "encode_seconds" in streams["final"]:
+        fail(f"{streams['final']}")
 
 
 def joins_under(launcher, flags):
