@@ -76,7 +76,7 @@ class DelayedAverage::Impl {
   std::unique_ptr<Pipeline> pipeline_;
   std::uint64_t delay_ = 0, step_ = 0, opened_ = 0, closed_rounds_ = 0;
   struct Closed {
-    std::uint64_t at = 0, steps = 0;  // the step when it was closed, and its number of steps
+    std::uint64_t at, steps;  // the step when it was closed, and its number of steps
   };
   std::deque<Closed> closed_;     // rounds in flight
   std::uint64_t timed_ = 0;       // rounds timed so far, while D is measured

@@ -48,10 +48,9 @@ bool clips(const Config& config) {
 // Whether a scheme sends frames in one round. It asks a compressor of a small bucket, because
 // options may decide.
 void require_gather(const ExchangeKind& kind, const Config& config) {
-  const Scheme& scheme = find_scheme(config.scheme);
   const Site site{0, 2, false, false};
   const auto probe = make_compressor(config, Bucket::single(0, "probe", 64), site);
-  if (scheme.reducible || probe->leg(0, 0).reduction != Reduction::gather) {
+  if (probe->leg(0, 0).reduction != Reduction::gather) {
     fail("scheme '", config.str(), "' travels by all-reduce; exchange ", kind.str(),
          " needs one that gathers frames, such as topk or dgc; or use exchange auto");
   }
