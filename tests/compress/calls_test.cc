@@ -29,6 +29,7 @@ class Alone {
     room_ = leg_.in_place ? own : Bytes(out_).first(leg_.bytes);
     size_ = compressor->encode(turn, gradient, room_);
     EXPECT_LE(size_, leg_.bytes) << name_;
+    EXPECT_TRUE(size_ == leg_.bytes || leg_.reduction == Reduction::gather) << name_;
     EXPECT_EQ(std::count(out_.end() - 64, out_.end(), canary), 64) << name_;
   }
 
@@ -37,7 +38,9 @@ class Alone {
     const bool slots = leg_.reduction == Reduction::gather;
     const Inbox inbox{room_, slots ? leg_.bytes : 0,
                       slots ? std::span<const std::size_t>(sizes) : std::span<const std::size_t>()};
-    return compressor->decode(turn, inbox, average);
+    const Status status = compressor->decode(turn, inbox, average);
+    EXPECT_TRUE(!status.ok() || inbox.culprit == -1) << name_;
+    return status;
   }
 
   Status step(std::vector<float>& values) {
@@ -92,6 +95,96 @@ TEST(Calls, OtherMemoryThanTheBucketsIsRefused) {
       EXPECT_NE(late.find(what), std::string::npos) << config.str() << ": " << late;
     }
   }
+}
+
+// Who takes a step back twice has taken it back, and who looks at the state changes nothing.
+TEST(Calls, UndoingAndSavingTwiceIsDoingItOnce) {
+  const Bucket bucket{0, {{"w", 0, 600, {20, 30}}, {"b", 600, 11, {}}}};
+  for (const Config& config : law_configs()) {
+    Alone alone(config, bucket);
+    const auto state = [&] {
+      State saved;
+      StateSaver saver(saved);
+      alone.compressor->visit_state(saver);
+      return serialize(saved);
+    };
+    std::vector<float> values = gradient(Shape::normal, 611, 1);
+    ASSERT_TRUE(alone.step(values).ok()) << config.str();
+    const auto after = state();
+    EXPECT_EQ(state(), after) << config.str();
+    values = gradient(Shape::normal, 611, 2);
+    ASSERT_TRUE(alone.step(values).ok()) << config.str();
+    alone.compressor->undo({});
+    const auto once = state();
+    alone.compressor->undo({});
+    EXPECT_EQ(state(), once) << config.str();
+  }
+}
+
+// A scheme of several rounds must have decoded a step before it encodes the next.
+TEST(Calls, TellWhetherStepsTakeTurns) {
+  const auto in_turn = [](const char* text) {
+    const Bucket bucket{0, {{"w", 0, 6000, {60, 100}}}};
+    return make_compressor(Config::parse(text), bucket, {0, 2})->in_turn();
+  };
+  for (const char* text : {"dense", "fp16", "topk", "dgc", "onebit", "qsgd", "randomk", "signum"})
+    EXPECT_FALSE(in_turn(text)) << text;
+  for (const char* text : {"csc", "csc:select=previous", "terngrad", "powersgd"})
+    EXPECT_TRUE(in_turn(text)) << text;
+}
+
+// A step is decoded with its own choice, whatever was encoded since.
+TEST(Randomk, StepsInFlightKeepTheirChoice) {
+  const auto compressor =
+      make_compressor(Config::parse("randomk:density=0.1"), Bucket::single(0, "w", 500), {0, 1});
+  std::vector<float> g = gradient(Shape::normal, 500, 1), average(500);
+  std::vector<std::byte> first(compressor->leg(0, 0).bytes), second(first.size());
+  compressor->encode({0, 0, {}, 0}, g, first);
+  compressor->encode({1, 0, {}, 0}, g, second);
+  ASSERT_TRUE(compressor->decode({0, 0, {}, 0}, {first, 0, {}}, average).ok());
+  std::size_t sent = 0;
+  for (std::size_t i = 0; i < 500; ++i) {
+    if (average[i] == 0) continue;
+    EXPECT_EQ(average[i], 10 * g[i]) << i;
+    ++sent;
+  }
+  EXPECT_EQ(sent, 50u);
+}
+
+// A layer of one element has the deviation of that element.
+TEST(Terngrad, ClipsALayerOfOneElement) {
+  Alone alone(Config::parse("terngrad:clip=0.5"), Bucket::single(0, "w", 1));
+  std::vector<float> values = {-8};
+  ASSERT_TRUE(alone.step(values).ok());
+  EXPECT_EQ(values[0], -4.0f);
+}
+
+// Where survivors travel as a sum, the NaN that voids the step is its first element.
+TEST(Sparse, ABadGradientIsTheFirstElementOfASum) {
+  for (const std::size_t count : {1u, 2u, 50u}) {
+    const auto compressor =
+        make_compressor(Config::parse("topk:density=1"), Bucket::single(0, "w", count), {0, 8});
+    ASSERT_EQ(compressor->leg(0, 0).reduction, Reduction::sum);
+    std::vector<float> g(count, 1.0f), out(count + 4, 7.0f);
+    g.back() = std::numeric_limits<float>::infinity();
+    compressor->encode({}, g, std::as_writable_bytes(std::span(out).first(count)));
+    EXPECT_TRUE(std::isnan(out[0])) << count;
+    EXPECT_EQ(out[count], 7.0f) << count;
+  }
+}
+
+TEST(Calls, WhatNobodySetIsNothing) {
+  EXPECT_EQ(Turn().step, 0u);
+  EXPECT_EQ(Turn().round, 0);
+  EXPECT_EQ(Turn().squared_norm, 0);
+  EXPECT_EQ(Leg().bytes, 0u);
+  EXPECT_FALSE(Leg().in_place);
+  EXPECT_EQ(Inbox().slot_bytes, 0u);
+  EXPECT_EQ(Inbox().culprit, -1);
+  const Scheme scheme;
+  EXPECT_EQ(scheme.id, 0);
+  EXPECT_FALSE(scheme.reducible || scheme.biased || scheme.feedback || scheme.stochastic ||
+               scheme.momentum || scheme.cuda || scheme.halves);
 }
 
 // ---- every element ----

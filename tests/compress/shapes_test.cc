@@ -44,6 +44,10 @@ TEST(PowerSgd, OneRowIsAMatrixToo) {
   EXPECT_EQ(lay_out(bucket, 2, 0.5, 0).matrices.size(), 1u);
   EXPECT_EQ(lay_out(bucket, 2, 1, 0).matrices.size(), 0u);
   EXPECT_EQ(lay_out(bucket, 2, 0.5, 0).matrices[0].rank, 1u);
+  // 16 numbers for 64: a quarter is not less than a quarter.
+  const Bucket square{0, {{"w", 0, 64, {8, 8}}}};
+  EXPECT_EQ(lay_out(square, 1, 3.9, 0).matrices.size(), 1u);
+  EXPECT_EQ(lay_out(square, 1, 4, 0).matrices.size(), 0u);
 }
 
 // Rows of a length are joined until they have `group` elements, and no more than that.
@@ -74,6 +78,8 @@ TEST(Onebit, JoinsAsFewRowsAsItTakes) {
   EXPECT_EQ(groups(3, 16384 + 8, 1), 6u);  // long rows are cut
   EXPECT_EQ(groups(1, 4 * 16384, 1), 4u);
   EXPECT_EQ(groups(1, 4 * 16384, 20000), 2u);
+  EXPECT_EQ(groups(1, 4 * 16384, 30000), 2u);  // up to twice the smallest
+  EXPECT_EQ(groups(1, 4 * 16384, 33000), 1u);
 }
 
 // A vector that vanished becomes the draw of its stream, all of it.
@@ -111,6 +117,25 @@ TEST(Atomo, TakesScalesUpToTheirLimit) {
   EXPECT_EQ(verdict(0x1p127f, 0x1.8p107f), Code::bad_value);
   EXPECT_EQ(verdict(0x1p126f, 0x1p126f), Code::ok);
   EXPECT_EQ(verdict(0x1p126f, 0x1.8p126f), Code::bad_value);
+}
+
+// A layer with an element beyond the limit is coded as zeros; its residual takes in the rest.
+TEST(Atomo, ABadLayerIsCodedAsZeros) {
+  const Bucket bucket{0, {{"w", 0, 64, {8, 8}}, {"b", 64, 3, {}}}};
+  const auto codec = make_atomo_codec(3, bucket);
+  for (const std::size_t bad : {5u, 65u}) {
+    std::vector<float> g(67, 2.0f), residual(67, 1.0f), sum(67);
+    g[bad] = std::numeric_limits<float>::quiet_NaN();
+    std::vector<std::byte> payload(codec->payload_bytes());
+    const Coded coded = codec->encode(g, residual, 1, payload);
+    EXPECT_FALSE(coded.finite);
+    ASSERT_TRUE(codec->add(ConstBytes(payload).first(coded.bytes), 1, sum).ok());
+    for (std::size_t i = 0; i < 67; ++i) {
+      const bool of_bad = (i < 64) == (bad < 64);
+      EXPECT_NEAR(sum[i], of_bad ? 0 : 3, 1e-5) << i;
+      EXPECT_NEAR(residual[i], i == bad ? 1 : of_bad ? 3 : 0, 1e-5) << i;
+    }
+  }
 }
 
 // Thresholds that an encoder may write, and the first beyond them.
@@ -171,6 +196,59 @@ TEST(ThresholdCodec, BothFormsBringEveryQuantum) {
   }
 }
 
+// Each layer has its own quantum, from its first element to its last.
+TEST(ThresholdCodec, SparseQuantaAreThoseOfTheirLayer) {
+  const Bucket bucket{0, {{"a", 0, 100, {}}, {"b", 100, 200, {}}, {"c", 300, 1, {}}}};
+  ThresholdCodec codec({.density = 0.01}, bucket);
+  std::vector<float> g(301), sum(301);
+  g[99] = 3, g[100] = -5, g[299] = 5, g[300] = 7;
+  std::vector<std::byte> payload(codec.payload_bytes());
+  const Coded coded = codec.encode(g, {}, 0, payload);
+  EXPECT_EQ(payload[0], std::byte{1});
+  ASSERT_TRUE(codec.add(ConstBytes(payload).first(coded.bytes), 1, sum).ok());
+  EXPECT_TRUE(same_bits(sum, g));
+}
+
+// A threshold that was given stays, and is no state.
+TEST(ThresholdCodec, AGivenThresholdStays) {
+  ThresholdCodec codec({.tau = 0.5, .density = 0.1}, Bucket::single(0, "w", 100));
+  const std::vector<float> g(100, 3.0f);
+  for (int step = 0; step < 3; ++step) {
+    std::vector<std::byte> payload(codec.payload_bytes());
+    codec.encode(g, {}, 0, payload);
+    float tau = 0;
+    std::memcpy(&tau, payload.data() + 1, sizeof tau);
+    EXPECT_EQ(tau, 0.5f) << step;
+  }
+  State state;
+  StateSaver saver(state);
+  codec.visit_state(saver);
+  EXPECT_TRUE(state.empty());
+}
+
+// Whatever is cut off a payload is missed, where the frame around it is sound.
+TEST(Hostile, ShortenedPayloadsAreRefused) {
+  for (const char* text :
+       {"natural", "int8", "qsgd", "qsgd:form=coded", "qsgd:form=coded,bits=1", "onebit", "efsign",
+        "threshold", "threshold:tau=0.1", "atomo", "signum"}) {
+    const Bucket bucket{0, {{"w", 0, 120, {10, 12}}, {"b", 120, 5, {}}}};
+    const auto compressor = make_compressor(Config::parse(text), bucket, {0, 1});
+    std::vector<float> g = gradient(Shape::normal, 125, 3), average(125);
+    std::vector<std::byte> frame(compressor->leg(0, 0).bytes);
+    const std::size_t whole = compressor->encode({}, g, frame) - block_header_bytes;
+    FrameHeader header;
+    ConstBytes payload;
+    ASSERT_TRUE(
+        open_block(ConstBytes(frame).first(whole + block_header_bytes), header, payload).ok());
+    for (std::size_t length = 0; length <= whole; ++length) {
+      std::vector<std::byte> cut = frame;
+      const std::size_t sizes[] = {seal_block(header, length, cut)};
+      const Status status = compressor->decode({}, {cut, cut.size(), sizes}, average);
+      EXPECT_EQ(status.ok(), length == whole) << text << " " << length << " of " << whole;
+    }
+  }
+}
+
 // The first threshold of a long layer is found in 65536 of its elements, evenly spaced.
 TEST(ThresholdCodec, EstimatesFromEvenlySpacedElements) {
   const std::size_t count = 200'000;
@@ -185,6 +263,16 @@ TEST(ThresholdCodec, EstimatesFromEvenlySpacedElements) {
   float tau = 0;
   std::memcpy(&tau, payload.data() + 1, sizeof tau);
   EXPECT_EQ(tau, 32769.0f);
+}
+
+// The longest payload that a frame holds, and one byte more. No memory of that size is needed.
+TEST(LongBlock, TakesWhatAFrameHolds) {
+  const auto error = [](std::size_t count) {
+    return error_of(
+        [&] { make_compressor(Config::parse("natural"), Bucket::single(0, "w", count), {}); });
+  };
+  EXPECT_EQ(error(3'817'748'706), "");
+  EXPECT_NE(error(3'817'748'707).find("may take 4294967296 bytes"), std::string::npos);
 }
 
 // What topk does not set.

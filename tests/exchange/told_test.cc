@@ -144,6 +144,114 @@ TEST(ExchangeKind, OptionsThatSumAreNamedToo) {
   EXPECT_EQ(clash("onebit"), "");
 }
 
+// Frames in two rounds: none of our schemes, but a program may have its own.
+TEST(ExchangeKind, SchemesOfSeveralRoundsAreNamed) {
+  class TwoRounds final : public Compressor {
+   public:
+    int rounds() const override { return 2; }
+    Leg leg(std::uint64_t, int) const override { return {Reduction::gather, DType::f32, 1}; }
+    std::size_t encode(const Turn&, TensorView, Bytes) override { return 1; }
+    Status decode(const Turn&, const Inbox&, TensorView) override { return {}; }
+    void undo(const Turn&) override {}
+    void visit_state(StateVisitor&) override {}
+  };
+  static const Scheme scheme = [] {
+    Scheme own;
+    own.name = "told_two_rounds";
+    own.id = 201;
+    own.make = [](const Options&, const Bucket&, const Site&) -> std::unique_ptr<Compressor> {
+      return std::make_unique<TwoRounds>();
+    };
+    return own;
+  }();
+  register_scheme(scheme);
+  const std::string text =
+      error_of([] { check_fit(ExchangeKind::parse("split"), Config::parse("told_two_rounds")); });
+  EXPECT_TRUE(has(text, "scheme 'told_two_rounds' takes 2 rounds; exchange split needs")) << text;
+}
+
+TEST(ExchangeKind, NumbersTooLongAreRefused) {
+  EXPECT_TRUE(has(error_of([] { ExchangeKind::parse("server:99999999999"); }), "expected auto"));
+}
+
+// Columns of one element have rows, too; and bucket 3 of four stripes has the numbers from 24 on.
+TEST(Stripes, OfAColumnAreCutBetweenItsRows) {
+  const auto halves = cut(Bucket{0, {{"w", 0, 1000, {1000, 1}}}}, 2);
+  EXPECT_EQ(halves[1].first, 500u);
+  EXPECT_EQ(halves[1].bucket.parameters[0].shape, (std::vector<std::int64_t>{500, 1}));
+  const auto quarters = cut(Bucket{3, {{"w", 0, 1000, {}}}}, 4);
+  for (std::size_t i = 0; i < 4; ++i) EXPECT_EQ(quarters[i].bucket.id, 24 + 2 * i);
+}
+
+// Adds up what is handed to the collectives; while `damage` is set, pieces arrive damaged.
+class Weighing final : public Forwarding {
+ public:
+  using Forwarding::Forwarding;
+  std::vector<std::size_t> pieces;  // of the last scatter, by rank
+  std::size_t average = 0;          // bytes of the last gather
+  std::size_t all = 0;
+  bool damage = false;
+
+  Pending all_gather(ConstBytes mine, std::size_t slot_bytes, Bytes slots,
+                     std::span<std::size_t> sizes, Stream stream) override {
+    average = mine.size();
+    all += average;
+    return Forwarding::all_gather(mine, slot_bytes, slots, sizes, stream);
+  }
+  Pending all_to_all(ConstBytes mine, std::span<const std::size_t> mine_sizes,
+                     std::size_t slot_bytes, Bytes slots, std::span<std::size_t> sizes,
+                     Stream stream) override {
+    pieces.assign(mine_sizes.begin(), mine_sizes.end());
+    for (const std::size_t size : pieces) all += size;
+    Forwarding::all_to_all(mine, mine_sizes, slot_bytes, slots, sizes, stream).wait();
+    for (std::size_t rank = 0; damage && rank < sizes.size(); ++rank) {
+      if (sizes[rank] > 0) slots[rank * slot_bytes + sizes[rank] - 1] ^= std::byte{1};
+    }
+    return {};
+  }
+};
+
+// Workers send gradients to servers only, and no averages; a server sends averages only.
+TEST(Striped, NobodySendsWhatNobodyNeeds) {
+  run_local(3, [](Group& group) {
+    Weighing line(group);
+    const std::vector<Bucket> buckets = {Bucket::single(0, "w", 500)};
+    Exchange exchange(line, buckets, Config::parse("topk:density=0.1"),
+                      {.kind = ExchangeKind::parse("server:1")});
+    line.all = 0;  // without the agreement
+    const bool server = group.rank() == 2;
+    for (std::uint64_t step = 0; step < 3; ++step) {
+      Model model = model_gradient(buckets, Shape::normal, seed_of(group, step));
+      take_step(exchange, model, 0);
+      EXPECT_EQ(line.pieces[0] + line.pieces[1], 0u);
+      EXPECT_EQ(line.pieces[2] > 0, !server);
+      EXPECT_EQ(line.average > 0, server);
+    }
+    EXPECT_EQ(exchange.report().payload_bytes, line.all);
+  });
+}
+
+// Nothing was averaged yet: there is no owner's memory to restore.
+TEST(Striped, AFirstStepThatFailsLosesNothing) {
+  run_local(2, [](Group& group) {
+    Weighing line(group);
+    line.damage = true;
+    const std::vector<Bucket> buckets = {Bucket::single(0, "w", 500)};
+    Exchange exchange(line, buckets, Config::parse("topk:density=0.1"),
+                      {.kind = ExchangeKind::parse("split")});
+    Model model = model_gradient(buckets, Shape::normal, seed_of(group, 0));
+    const Model given = model;
+    EXPECT_NE(error_of([&] { take_step(exchange, model, 0); }), "");
+    const State state = state_of(exchange);
+    for (std::size_t i = 0; i < 500; ++i)
+      EXPECT_NEAR(state.at("w/v").values[i], given[0][i], 1e-6) << i;
+    for (const auto& [name, entry] : state) {
+      if (!name.ends_with("/owner/v")) continue;
+      for (const float value : entry.values) EXPECT_EQ(value, 0.0f) << name;
+    }
+  });
+}
+
 // ---- a device's compressor, as it is told to be ----
 
 class Scripted final : public Compressor {

@@ -21,8 +21,8 @@ constexpr std::string_view second_key = "second=";
 int parse_servers(std::string_view text, std::string_view number) {
   int servers = 0;
   const char* const end = number.data() + number.size();
-  const auto [rest, error] = std::from_chars(number.data(), end, servers);
-  if (error != std::errc{} || rest != end || servers < 1) refuse(text);
+  const char* const rest = std::from_chars(number.data(), end, servers).ptr;
+  if (rest != end || servers < 1) refuse(text);  // too many digits leave 0
   return servers;
 }
 
