@@ -28,6 +28,7 @@ struct Scheme {
   bool stochastic = false;
   bool momentum = false;  // accumulates momentum itself: the optimizer's own must be 0
   bool cuda = false;      // runs on CUDA too (Site::device)
+  std::string host{};     // where it never will: why it stays on the host, as part of a sentence
   bool halves = false;    // takes gradients in f16 and bf16 on the CPU too; on CUDA all do
   std::vector<Option> options;
   // Further settings for the tests of the laws, as "key=value,key=value".

@@ -75,6 +75,8 @@ class StreamExchange::Engine {
 
   Stream stream() const { return stream_.get(); }
 
+  const Verdict* verdict() const { return receipt_.verdict(); }
+
   void submit(std::uint16_t bucket, const TensorView& gradient, Stream stream) {
     const DeviceScope scope(link_.device);
     if (error_) std::rethrow_exception(error_);
@@ -368,6 +370,8 @@ StreamExchange::StreamExchange(const StreamLink& link, std::vector<Bucket> bucke
 StreamExchange::~StreamExchange() = default;
 
 Stream StreamExchange::stream() const { return engine_->stream(); }
+
+const Verdict* StreamExchange::verdict() const { return engine_->verdict(); }
 
 void StreamExchange::submit(std::uint16_t bucket, TensorView gradient, Stream stream) {
   engine_->submit(bucket, gradient, stream);

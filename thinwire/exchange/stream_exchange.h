@@ -62,6 +62,10 @@ class StreamExchange {
   // itself may hand it to submit().
   Stream stream() const;
 
+  // The verdict of the last step, in device memory: of a finished step from its end until the next
+  // step begins, for work that is ordered between the two.
+  const Verdict* verdict() const;
+
   // Submits the gradient of a bucket, which `stream` computes. The memory must stay in place until
   // `stream`, or another one that finish() held back, has passed the end of the step.
   void submit(std::uint16_t bucket, TensorView gradient, Stream stream);
