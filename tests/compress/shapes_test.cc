@@ -9,11 +9,15 @@
 #include "tests/gradients.h"
 #include "thinwire/compress/atomo.h"
 #include "thinwire/compress/basis.h"
+#include "thinwire/compress/csc.h"
 #include "thinwire/compress/matrix.h"
+#include "thinwire/compress/powersgd.h"
 #include "thinwire/compress/powersgd_layout.h"
+#include "thinwire/compress/randomk.h"
 #include "thinwire/compress/registry.h"
 #include "thinwire/compress/sparse.h"
 #include "thinwire/compress/threshold_codec.h"
+#include "thinwire/core/buffer.h"
 #include "thinwire/wire/block.h"
 
 namespace thinwire::shapes {
@@ -273,6 +277,21 @@ TEST(LongBlock, TakesWhatAFrameHolds) {
   };
   EXPECT_EQ(error(3'817'748'706), "");
   EXPECT_NE(error(3'817'748'707).find("may take 4294967296 bytes"), std::string::npos);
+}
+
+// Where there is no CUDA, whoever comes here by another way than the registry is told so, too.
+TEST(Schemes, WithoutCudaSayHowToGetIt) {
+  if (has_cuda()) GTEST_SKIP() << "this machine has a GPU";
+  const Bucket bucket = Bucket::single(0, "w", 100);
+  Site site;
+  site.device = {Device::Kind::cuda, 0};
+  const auto says = [](const std::string& text) {
+    return text.find("-DTHINWIRE_CUDA=ON") != std::string::npos;
+  };
+  EXPECT_TRUE(says(error_of([&] { make_sparse_cuda({}, bucket, site); })));
+  EXPECT_TRUE(says(error_of([&] { make_csc_cuda({}, bucket, site); })));
+  EXPECT_TRUE(says(error_of([&] { make_randomk_cuda({}, bucket, site); })));
+  EXPECT_TRUE(says(error_of([&] { make_powersgd_cuda({}, bucket, site); })));
 }
 
 // What topk does not set.

@@ -44,6 +44,19 @@ TEST(DgcMemory, ForgettingMakesThresholdsUnknown) {
   }
 }
 
+// As many as the cap are sent; of more, as many as are wanted.
+TEST(DgcMemory, SendsUpToItsCap) {
+  const Quota quota = Quota::of(100, 0.1);
+  for (const std::size_t some : {quota.most, quota.most + 1}) {
+    DgcMemory memory(Bucket::single(0, "w", 100), {.accumulate = Accumulate::residual});
+    std::vector<float> g(100);
+    for (std::size_t i = 0; i < some; ++i) g[3 * i] = static_cast<float>(i + 1);
+    Survivors survivors;
+    ASSERT_TRUE(memory.step(g, 1, 0.1, survivors));
+    EXPECT_EQ(survivors.size(), some == quota.most ? quota.most : quota.wanted);
+  }
+}
+
 TEST(Quota, OfNothingIsNothing) {
   EXPECT_EQ(Quota::of(0, 0.5).wanted, 0u);
   EXPECT_EQ(Quota::of(0, 0.5).most, 0u);
