@@ -281,13 +281,13 @@ TEST(LongBlock, TakesWhatAFrameHolds) {
 
 // Where there is no CUDA, whoever comes here by another way than the registry is told so, too.
 TEST(Schemes, WithoutCudaSayHowToGetIt) {
-  if (has_cuda()) GTEST_SKIP() << "this machine has a GPU";
-  const Bucket bucket = Bucket::single(0, "w", 100);
-  Site site;
-  site.device = {Device::Kind::cuda, 0};
   const auto says = [](const std::string& text) {
     return text.find("-DTHINWIRE_CUDA=ON") != std::string::npos;
   };
+  if (!says(error_of([] { Buffer(Place::cuda, 1); }))) GTEST_SKIP() << "this build has CUDA";
+  const Bucket bucket = Bucket::single(0, "w", 100);
+  Site site;
+  site.device = {Device::Kind::cuda, 0};
   EXPECT_TRUE(says(error_of([&] { make_sparse_cuda({}, bucket, site); })));
   EXPECT_TRUE(says(error_of([&] { make_csc_cuda({}, bucket, site); })));
   EXPECT_TRUE(says(error_of([&] { make_randomk_cuda({}, bucket, site); })));
