@@ -51,6 +51,20 @@ TEST(Ledger, SavesWhatItsCorrectionNeeds) {
   EXPECT_EQ(saved("none"), "");
 }
 
+TEST(DelayOptions, NumbersThatAreNoneAreRefused) {
+  for (const char* text : {"", "auto:", "auto", "x", "1x", "auto:1x", "-1", "auto:0", "100001",
+                           "99999999999999999999999", "auto:99999999999999999999999"}) {
+    DelayOptions options;
+    const std::string error = error_of([&] { options.parse_delay(text); });
+    EXPECT_NE(error.find("expected a number of steps up to 100000"), std::string::npos) << text;
+  }
+  for (const char* text : {"0", "1", "100000", "auto:1", "auto:100000"}) {
+    DelayOptions options;
+    options.parse_delay(text);
+    EXPECT_EQ(options.delay_str(), text);
+  }
+}
+
 // Lengths are measured only to clip by them.
 TEST(Ledger, TellsLengthsWhereItClips) {
   for (const char* correction : {"ledger", "ledger:clip=2"}) {

@@ -234,7 +234,7 @@ void DelayedAverage::Impl::measure(double seconds) {
   slowest_ = std::max(slowest_, seconds);
   if (++timed_ < measured_rounds) return;
   const std::chrono::duration<double> time = std::chrono::steady_clock::now() - first_step_;
-  const double per_step = time.count() / static_cast<double>(steps_here_ > 1 ? steps_here_ - 1 : 1);
+  const double per_step = time.count() / static_cast<double>(steps_here_ - 1);
   float steps[] = {static_cast<float>(std::ceil(slowest_ / std::max(per_step, 1e-9)) + 1)};
   const auto lock = pipeline_->hold();
   group_.all_reduce(std::as_writable_bytes(std::span(steps)), DType::f32, ReduceOp::max, {}).wait();
