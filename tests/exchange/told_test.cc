@@ -264,6 +264,9 @@ class Scripted final : public Compressor {
   };
   std::function<void(const Turn&, const Inbox&)> decodes = [](const Turn&, const Inbox&) {};
 
+  std::function<void(const Turn&, float)> concludes = [](const Turn&, float) {};
+  Status status;  // of decode()
+
   Leg leg(std::uint64_t step, int) const override { return legs(step); }
   std::size_t encode(const Turn& turn, TensorView, Bytes out) override {
     encodes(turn, out);
@@ -271,9 +274,10 @@ class Scripted final : public Compressor {
   }
   Status decode(const Turn& turn, const Inbox& inbox, TensorView) override {
     decodes(turn, inbox);
-    return {};
+    return status;
   }
   void undo(const Turn&) override {}
+  void conclude(const Turn& turn, TensorView, float fill) override { concludes(turn, fill); }
   void visit_state(StateVisitor&) override {}
 };
 
@@ -335,6 +339,77 @@ TEST(StreamTold, AFindingThatIsNotToldIsAnError) {
   EXPECT_EQ(error_with({0, 0, 0}), "");
 }
 
+// A step that fails on the host: what was encoded is concluded once, with zeros, and nothing else.
+TEST(StreamTold, WhatWasEncodedIsConcluded) {
+  for (const bool early : {true, false}) {
+    run_local(1, [&](Group& group) {
+      int made = 0, concluded = 0;
+      const auto prepare = [&](Scripted& one) {
+        const bool second = made++ == 1;
+        if (!early) one.status = {Code::bad_value, "odd"};
+        one.encodes = [early, second](const Turn& turn, Bytes) {
+          if (early && second) fail("no");
+          *turn.written = 4;
+        };
+        one.concludes = [&](const Turn& turn, float fill) {
+          ++concluded;
+          EXPECT_EQ(turn.round, 0);
+          EXPECT_EQ(fill, 0.0f);
+          EXPECT_TRUE(turn.verdict->void_step());
+        };
+      };
+      StreamExchange exchange({group}, two, scripts(prepare, 2), "scripted");
+      Model model = {{1, 2, 3}, {4, 5}};
+      const std::string text = error_of([&] { take_step(exchange, model, 0, {}, 7.0f); });
+      EXPECT_EQ(text, early ? "no"
+                            : "rank 0, step 0, bucket 0: odd; the step was not taken, restart from "
+                              "the last checkpoint");
+      EXPECT_EQ(concluded, early ? 1 : 2);
+      State state;
+      StateSaver saver(state);
+      EXPECT_EQ(error_of([&] { exchange.visit_state(saver); }), "");
+    });
+  }
+}
+
+// Memory that could not be put back must not be saved.
+TEST(StreamTold, AFailureToPutBackIsToldForEver) {
+  run_local(1, [](Group& group) {
+    const auto prepare = [](Scripted& one) {
+      one.status = {Code::bad_value, "odd"};
+      one.concludes = [](const Turn&, float) { fail("stuck"); };
+    };
+    StreamExchange exchange({group}, {two[0]}, scripts(prepare, 1), "scripted");
+    Model model = {{1, 2, 3}};
+    (void)error_of([&] { take_step(exchange, model, 0, {}); });
+    const std::string text = error_of([&] { exchange.outcome(); });
+    EXPECT_TRUE(has(text, "bucket 0: odd; ")) << text;
+    EXPECT_TRUE(has(text, "; and what was sent could not be put back: stuck")) << text;
+    State state;
+    StateSaver saver(state);
+    EXPECT_EQ(error_of([&] { exchange.visit_state(saver); }), text);
+  });
+}
+
+// Nobody has asked what became of the step: the state is not saved before that is known.
+TEST(StreamTold, AFaultIsToldBeforeTheStateIsSaved) {
+  run_local(1, [](Group& group) {
+    const auto prepare = [](Scripted& one) {
+      one.decodes = [](const Turn& turn, const Inbox&) {
+        turn.verdict->fault = fault_of(Code::mismatch, 0, 0);
+      };
+    };
+    StreamExchange exchange({group}, {two[0]}, scripts(prepare, 1), "scripted");
+    std::vector<float> values(3);
+    exchange.submit(0, values, {});
+    exchange.finish({});
+    State state;
+    StateSaver saver(state);
+    EXPECT_TRUE(has(error_of([&] { exchange.visit_state(saver); }), "the frame is of another"));
+    EXPECT_EQ(error_of([&] { exchange.visit_state(saver); }), "");
+  });
+}
+
 // Both buckets of rank 0 arrive damaged; the first is named.
 class Damaging final : public Forwarding {
  public:
@@ -383,8 +458,8 @@ TEST(StreamTold, MoreBytesThanThereIsRoomForAreAnError) {
 // A device does not know how long a message is: behind it there are zeros, whatever was there in
 // an earlier step, and however long the slots were then.
 TEST(StreamTold, BehindAShortMessageThereAreZeros) {
-  const std::size_t most[] = {8, 8, 8, 16, 16, 4, 8, 8, 0, 8};
-  const std::size_t sent[] = {8, 3, 5, 2, 16, 4, 1, 0, 0, 6};
+  const std::size_t most[] = {8, 8, 8, 16, 16, 4, 8, 8, 0, 8, 1};
+  const std::size_t sent[] = {8, 3, 5, 2, 16, 4, 1, 0, 0, 6, 1};
   run_local(3, [&](Group& group) {
     const auto rank = static_cast<std::size_t>(group.rank());
     // Each rank sends another length.
@@ -444,6 +519,23 @@ TEST(StreamTold, StepsAreCountedFromTheFirst) {
         EXPECT_EQ(exchange.report().steps, step + 1);
         EXPECT_EQ(exchange.report().skipped, empty || step < 1 ? 0u : 1u);
       }
+    }
+  });
+}
+
+TEST(StreamTold, StepsThatNobodyAskedAboutAreCounted) {
+  run_local(1, [](Group& group) {
+    for (const bool empty : {false, true}) {
+      const std::vector<Bucket> buckets = empty ? std::vector<Bucket>{} : two;
+      StreamExchange exchange({group}, buckets, Config::parse("dense"));
+      std::vector<float> a(3), b(2);
+      for (int step = 0; step < 3; ++step) {
+        if (!empty) exchange.submit(1, b, {});
+        if (!empty) exchange.submit(0, a, {});
+        exchange.finish({});
+      }
+      EXPECT_EQ(exchange.report().steps, 3u);
+      EXPECT_EQ(exchange.outcome().step, 2u);
     }
   });
 }
