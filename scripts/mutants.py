@@ -17,7 +17,7 @@ TEXT = re.compile(r'//[^\n]*|/\*.*?\*/|R"\((?:.*?)\)"|"(?:\\.|[^"\\\n])*"|\'(?:\
                   r"^ +[\w.]+\.reserve\([^;]*;|"  # memory that would be there a little later
                   # What does nothing without a GPU: launches, and the order of streams.
                   r"^ +\w+_cuda\([^;]*;|"
-                  r"^ +[\w.]+\.(?:record|hold_back)\([^;]*;|^ +stream_\.wait\(\);",
+                  r"^ +[\w.]+\.(?:record|hold_back)\([^;]*;|^ +stream_?\.wait\(\);",
                   re.S | re.M)
 
 

@@ -86,6 +86,38 @@ TEST(Told, TheFirstErrorEndsEveryLaterCall) {
   });
 }
 
+// Encodes its first step and refuses the second; counts what is taken back.
+class Once final : public Compressor {
+ public:
+  explicit Once(int& undone) : undone_(undone) {}
+  Leg leg(std::uint64_t, int) const override { return {Reduction::gather, DType::f32, 1}; }
+  std::size_t encode(const Turn& turn, TensorView, Bytes) override {
+    if (turn.step > 0) fail("no more");
+    return 1;
+  }
+  Status decode(const Turn&, const Inbox&, TensorView) override { return {}; }
+  void undo(const Turn&) override { ++undone_; }
+  void visit_state(StateVisitor&) override {}
+
+ private:
+  int& undone_;
+};
+
+TEST(Told, AStepThatWasTakenIsNotTakenBackLater) {
+  run_local(1, [](Group& group) {
+    int undone = 0;
+    {
+      std::vector<std::unique_ptr<Compressor>> once;
+      for (int i = 0; i < 2; ++i) once.push_back(std::make_unique<Once>(undone));
+      Exchange exchange(group, two, std::move(once), "once");
+      Model model = {{1, 2, 3}, {4, 5}};
+      take_step(exchange, model, 0);
+      EXPECT_EQ(error_of([&] { take_step(exchange, model, 0); }), "no more");
+    }
+    EXPECT_EQ(undone, 0);
+  });
+}
+
 TEST(Told, CallsInsideAStepAreRefused) {
   run_local(1, [](Group& group) {
     std::vector<float> a(3), b(2);
