@@ -85,6 +85,7 @@ TEST(Calls, OtherMemoryThanTheBucketsIsRefused) {
       EXPECT_NE(text.find("bucket 7"), std::string::npos) << config.str() << ": " << text;
       // These leave the check to encode(): the sum is in the gradient's own memory, or nearly so.
       if (config.scheme == "dense" || config.scheme == "fp16" || config.scheme == "bf16") continue;
+      if (find_scheme(config.scheme).id > 127) continue;  // of another test
       std::vector<float> values = good;
       for (int round = 0; round <= last; ++round) {
         alone.encode({0, round, {}, 0}, values);

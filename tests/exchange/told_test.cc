@@ -180,19 +180,29 @@ TEST(ExchangeKind, OptionsThatSumAreNamedToo) {
 TEST(ExchangeKind, SchemesOfSeveralRoundsAreNamed) {
   class TwoRounds final : public Compressor {
    public:
+    TwoRounds(const Bucket& bucket, const Site& site)
+        : inner_(make_compressor(Config::parse("topk"), bucket, site)) {}
     int rounds() const override { return 2; }
-    Leg leg(std::uint64_t, int) const override { return {Reduction::gather, DType::f32, 1}; }
-    std::size_t encode(const Turn&, TensorView, Bytes) override { return 1; }
-    Status decode(const Turn&, const Inbox&, TensorView) override { return {}; }
-    void undo(const Turn&) override {}
+    Leg leg(std::uint64_t step, int) const override { return inner_->leg(step, 0); }
+    std::size_t encode(const Turn& turn, TensorView gradient, Bytes out) override {
+      return inner_->encode({turn.step, 0, {}, 0}, gradient, out);
+    }
+    Status decode(const Turn& turn, const Inbox& inbox, TensorView average) override {
+      return inner_->decode({turn.step, 0, {}, 0}, inbox, average);
+    }
+    void undo(const Turn& turn) override { inner_->undo(turn); }
     void visit_state(StateVisitor&) override {}
+
+   private:
+    std::unique_ptr<Compressor> inner_;
   };
   static const Scheme scheme = [] {
     Scheme own;
     own.name = "told_two_rounds";
     own.id = 201;
-    own.make = [](const Options&, const Bucket&, const Site&) -> std::unique_ptr<Compressor> {
-      return std::make_unique<TwoRounds>();
+    own.make = [](const Options&, const Bucket& bucket,
+                  const Site& site) -> std::unique_ptr<Compressor> {
+      return std::make_unique<TwoRounds>(bucket, site);
     };
     return own;
   }();
