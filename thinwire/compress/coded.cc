@@ -62,7 +62,6 @@ std::size_t CodedCompressor::encode(const Turn& turn, TensorView gradient, Bytes
   require_f32_cpu(gradient, bucket_.elements(), who_);
   std::span<const float> fed = gradient.f32();
   FrameHeader head = block_header(scheme_, bucket_, turn.step);
-  sent_.clear();
   // An element beyond the limit enters the momentum, and the codec sees it there. forget() clears
   // it.
   if (has_momentum(memory_.accumulate)) fed = with_momentum(fed);

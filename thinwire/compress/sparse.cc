@@ -111,7 +111,6 @@ std::size_t SparseCompressor::encode(const Turn& turn, TensorView gradient, Byte
   require_f32_cpu(gradient, bucket_.elements(), who_);
   const SparsePlan now = plan(turn.step);
   scale_ = clip_scale(turn, gradient.f32());
-  survivors_ = {};
   // A scale of NaN makes every element one that the memory refuses.
   sound_ = memory_.step(gradient.f32(), scale_, now.density, survivors_);
   if (!sound_) undo(turn);

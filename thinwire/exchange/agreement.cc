@@ -54,8 +54,8 @@ void check_same_step(Group& group, const std::string& what, std::uint64_t step) 
       .all_gather(std::as_bytes(std::span(&step, 1)), sizeof step,
                   std::as_writable_bytes(std::span(steps)), sizes, {})
       .wait();
-  std::size_t other = 1;
-  while (other + 1 < ranks && steps[other] == steps[0]) ++other;
+  const auto differs = [&](std::uint64_t its) { return its != steps[0]; };
+  const auto other = static_cast<std::size_t>(std::ranges::find_if(steps, differs) - steps.begin());
   fail("rank ", group.rank(), ": rank 0 begins at ", what, " ", steps[0], ", rank ", other, " at ",
        what, " ", steps[other],
        "; load the checkpoint of one and the same step on all ranks, or on none");

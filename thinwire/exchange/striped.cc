@@ -119,7 +119,6 @@ std::size_t StripedCompressor::encode(const Turn& turn, TensorView gradient, Byt
 
 std::size_t StripedCompressor::encode_gradient(const Turn& turn, TensorView gradient, Bytes out) {
   averaged_ = false;
-  std::fill(sizes_.begin(), sizes_.end(), 0);
   if (!works()) return 0;
   Turn inner = turn;
   if (bucket_norm_) inner.squared_norm = squared_norm(gradient.f32().data(), gradient.count);
