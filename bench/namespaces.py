@@ -23,6 +23,8 @@ import time
 PREFIX = "thinwire"
 FOLDER = "/run/netns"  # where `ip netns` mounts them
 DEVICE = "eth0"  # on every host's own side
+FRAME = 1514  # bytes
+RATES = {"kbit": 1e3, "mbit": 1e6, "gbit": 1e9}  # bits per second
 
 
 def run(command: str) -> str:
@@ -32,6 +34,12 @@ def run(command: str) -> str:
             f"`{command}`: {done.stderr.strip() or f'exit status {done.returncode}'}"
         )
     return done.stdout
+
+
+def burst_of(rate: str) -> int:
+    """In bytes, for a rate such as 100mbit."""
+    unit = next(unit for unit in RATES if rate.endswith(unit))
+    return max(3 * FRAME, round(0.36e-3 * float(rate.removesuffix(unit)) * RATES[unit] / 8))
 
 
 def mounted() -> bool:
@@ -116,10 +124,12 @@ class Network:
         run(f"ip netns add {name}")
         run(f"ip -n {name} link set lo up")
 
-    def shape(self, rate: str, burst: str = "128kb") -> None:
+    def shape(self, rate: str) -> None:
         """Limits both directions of every link by a token bucket; "none": as fast as the machine.
 
-        `burst` is the number of bytes that may pass at once after a pause."""
+        A bucket lets a burst pass at once after every pause, and messages shorter than the burst
+        see no limit. So the burst is as small as the kernel's timers allow without losing rate:
+        three frames, or what the link carries in 0.36 ms."""
         for host, name in enumerate(self.names):
             for place, device in ((name, DEVICE), (self._switch, f"port{host}")):
                 run(
@@ -127,7 +137,7 @@ class Network:
                     + (
                         "noqueue"
                         if rate == "none"
-                        else f"tbf rate {rate} burst {burst} latency 50ms"
+                        else f"tbf rate {rate} burst {burst_of(rate)} latency 50ms"
                     )
                 )
 
