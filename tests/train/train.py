@@ -94,7 +94,7 @@ def resumes(scheme, workers, steps, flags):
 def case_resumes():
     """One scheme for each kind of state. The laws test every scheme's resume, with threads."""
     resumes(
-        "dgc:density=0.01", 4, 10, "--model resnet20 --batch 4 --bucket-mb 0.2 --weight-decay 1e-4"
+        "dgc:density=0.01", 2, 10, "--model resnet20 --batch 4 --bucket-mb 0.2 --weight-decay 1e-4"
     )
     resumes("powersgd", 2, 10, "--model mlp --bucket-mb 0.2")
     # Adam counts its updates; a skipped step is not one.
