@@ -407,7 +407,7 @@ class SignumCudaCompressor final : public Compressor {
                                                            zeros_at, payload_of(out));
       check_launch("signum: zeros");
     }
-    frames_.seal(header(turn), rule_, out, turn.written, turn.stream);
+    frames_.seal(header(turn), rule_, out.data(), out, turn.written, turn.stream);
   }
 
   void count(const BlockPayloads& payloads, const TensorView& average, Stream stream) const {
