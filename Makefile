@@ -103,8 +103,9 @@ test-gpu: configure-cuda
 	$(if $(SANITIZE),THINWIRE_GPU=1 compute-sanitizer --tool memcheck --error-exitcode 1 \
 	  build/cuda/tests/cuda_tests --gtest_brief=1)
 bench-gpu: configure-cuda
-	@cmake --build --preset cuda -j $(JOBS) --target cuda_bench
+	@cmake --build --preset cuda -j $(JOBS) --target cuda_bench sums_cuda_bench
 	build/cuda/bench/cuda_bench
+	build/cuda/bench/sums_cuda_bench
 
 bench: command
 	build/release/apps/thinwire bench kernels --json build/bench_kernels.json

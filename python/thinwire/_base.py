@@ -295,11 +295,12 @@ class Base(Steps):
         self._device = self._where(named)
         self._names = {parameter: name for name, parameter in named}
         self._count_of_parameters = sum(parameter.numel() for parameter in self._names)
+        connection = connect(group, self._timeout, self._device)
+        self._late = connection["streams"] or self._device.type != "cpu"
         self._attachment = _native.Attachment(
-            **connect(group, self._timeout, self._device), names=named, scheme=self._text,
-            exchange=self._exchange, fuse_bytes=self._fuse_bytes,
-            void_as_nan=self._scaler is not None)
-        if self._callbacks or self._optimizer is None:
+            **connection, names=named, scheme=self._text, exchange=self._exchange,
+            fuse_bytes=self._fuse_bytes, void_as_nan=self._scaler is not None)
+        if self._callbacks or self._optimizer is None or self._late:
             self._listen()
         # Nobody else can leave a skipped step's gradients out: it must be known after backward.
         self._attachment.set_prompt(self._optimizer is None and self._scaler is None)

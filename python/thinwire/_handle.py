@@ -14,6 +14,7 @@ from torch.nn.parallel import DistributedDataParallel
 from . import _native
 from ._base import Base
 from ._model import Named, averaged_by, check_parameters
+from ._momentum import Skipped
 from ._optimizers import AnyOptimizers, check_cover
 from ._reports import Callback, logger, mark
 from ._schemes import SchemeOptions, with_momentum
@@ -132,7 +133,7 @@ class HookState(Base):
             self._unbind()
             raise
 
-    def _is_skipped(self) -> bool:
+    def _is_skipped(self) -> Skipped:
         if self._attachment is None and not self._is_rehearsal():
             raise RuntimeError("the optimizer stepped, but thinwire.hook was never called; is it "
                                "registered on the DDP model? (Lightning leaves hooks out on the "

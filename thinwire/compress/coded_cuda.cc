@@ -5,6 +5,7 @@
 #include "thinwire/compress/frames.h"
 #include "thinwire/core/error.h"
 #include "thinwire/core/random.h"
+#include "thinwire/kernels/put_back.h"
 
 namespace thinwire {
 namespace {
@@ -67,6 +68,15 @@ class CodedCudaCompressor final : public Compressor {
     codec_->conclude(step_of(turn, gradient, sent_.data()), fill);
   }
 
+  void keep(const Turn& turn) override {
+    const Buffer* const arrays[] = {&u_, &v_};
+    kept_.keep(arrays, site_.device, turn.stream);
+  }
+  void restore(const Turn& turn) override {
+    const Buffer* const arrays[] = {&u_, &v_};
+    kept_.restore(arrays, turn.verdict, turn.stream);
+  }
+
   void visit_state(StateVisitor& visitor) override {
     visit(visitor, v_, "v");
     visit(visitor, u_, "u");
@@ -111,7 +121,8 @@ class CodedCudaCompressor final : public Compressor {
   Site site_;
   BlockFramesCuda frames_;
   Buffer u_, v_;
-  Buffer sent_;    // the last payload in a slot, where a residual lacks it
+  Buffer sent_;  // the last payload in a slot, where a residual lacks it
+  KeptCopy kept_;
   Stream stream_;  // of the last step
 };
 

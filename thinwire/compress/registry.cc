@@ -107,7 +107,11 @@ void check_site(const Scheme& scheme, const Site& site) {
     for (const Scheme* other : schemes()) {
       if (able(*other)) others += (others.empty() ? "" : ", ") + other->name;
     }
-    if (cuda) fail("scheme '", scheme.name, "' does not run on CUDA yet; these do: ", others);
+    if (cuda) {
+      fail("scheme '", scheme.name, "' does not run on CUDA",
+           scheme.host == nullptr ? " yet" : std::string(": ") + scheme.host,
+           "; these do: ", others);
+    }
     fail("scheme '", scheme.name, "' does not take ", name_of(site.dtype),
          " gradients on the CPU; these do: ", others);
   }

@@ -4,6 +4,8 @@
 
 #include "thinwire/compress/registry.h"
 #include "thinwire/core/error.h"
+#include "thinwire/exchange/as_device.h"
+#include "thinwire/exchange/stream_striped.h"
 #include "thinwire/exchange/striped.h"
 
 namespace thinwire {
@@ -40,6 +42,20 @@ Compressors make_compressors(const Site& site, const std::vector<Bucket>& bucket
     compressors.push_back(
         kind.striped() ? std::make_unique<StripedCompressor>(configs[i], kind, buckets[i], site)
                        : make_compressor(configs[i], buckets[i], site));
+  }
+  return compressors;
+}
+
+Compressors make_stream_compressors(const Site& site, const std::vector<Bucket>& buckets,
+                                    const Config& config, const ExchangeKind& kind) {
+  check_fit(kind, site.world);
+  check_fit(kind, config);
+  Compressors compressors;
+  for (const Bucket& bucket : buckets) {
+    if (kind.striped())
+      compressors.push_back(std::make_unique<StreamStriped>(config, kind, bucket, site));
+    else
+      compressors.push_back(make_on_device(config, bucket, site));
   }
   return compressors;
 }

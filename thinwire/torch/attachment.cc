@@ -272,6 +272,12 @@ void Attachment::settle() {
   if (callback) callback(*step);
 }
 
+std::optional<at::Tensor> Attachment::not_taken() const {
+  const std::lock_guard lock(mutex_);
+  if (!open_) return std::nullopt;
+  return courier_->not_taken();
+}
+
 void Attachment::set_prompt(bool on) {
   const std::lock_guard lock(mutex_);
   prompt_ = on;

@@ -7,7 +7,7 @@
 #include "thinwire/comm/c10d/device_stream.h"
 #include "thinwire/compress/registry.h"
 #include "thinwire/core/buffer.h"
-#include "thinwire/core/error.h"
+#include "thinwire/exchange/setup.h"
 
 namespace thinwire::ddp {
 namespace {
@@ -71,13 +71,10 @@ void check_courier(const Connections& connections, const Config& config,
   check_fit(options.kind, config);
   check_fit(options.kind, site.world);
   if (!connections.device.is_cpu()) {
-    if (options.kind.striped())
-      fail("exchange '", options.kind.str(), "' does not run on CUDA yet; use auto");
-    if (options.fuse_bytes != 0) fail("fused sums do not run on CUDA yet; leave fuse_mb out");
     if (is_plain(config, options)) return;
     site.device = torch_engine::device_of(connections.device);
     const DeviceScope scope(site.device);  // throws where the build has no CUDA
-    make_compressor(config, Bucket::single(0, "probe", 1), site);
+    make_stream_compressors(site, {Bucket::single(0, "probe", 1)}, config, options.kind);
     return;
   }
   make_compressor(config, Bucket::single(0, "probe", 1), site);

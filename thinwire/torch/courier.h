@@ -36,6 +36,10 @@ class Courier {
   // The same, once it is known: waits for the device. Throws what went wrong there.
   virtual bool outcome() = 0;
 
+  // The same for the device: 1 where the last finished step is skipped or has failed, else 0. For
+  // work of the stream that is current now, before the next step.
+  virtual at::Tensor not_taken() const { return {}; }
+
   // Where its work is enqueued; null on the CPU, and for the current stream.
   virtual Stream stream() const { return {}; }
 

@@ -68,6 +68,8 @@ class DenseStreamCourier final : public Courier {
     return skipped_;
   }
 
+  at::Tensor not_taken() const override { return bad_.squeeze(0).clone(); }
+
   Report report() override { return report_; }
 
   void visit_state(StateVisitor& visitor) override {
