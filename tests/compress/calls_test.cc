@@ -66,35 +66,45 @@ class Alone {
 
 // ---- memory that is not the bucket's ----
 
-TEST(Calls, OtherMemoryThanTheBucketsIsRefused) {
-  const Bucket bucket{7, {{"w", 0, 600, {20, 30}}, {"b", 600, 11, {}}}};
-  std::vector<float> good = gradient(Shape::normal, 611, 1);
-  const std::pair<TensorView, const char*> wrong[] = {
-      {{good.data(), 610, DType::f32, {}}, "expected 611 elements, got 610"},
-      {{good.data(), 612, DType::f32, {}}, "expected 611 elements, got 612"},
-      {{good.data(), 611, DType::bf16, {}}, "expected f32 elements, got bf16"},
-      {{good.data(), 611, DType::f32, {Device::Kind::cuda, 2}}, "got memory of cuda:2"},
+static void expect_refusals(const Config& config, const Bucket& bucket) {
+  const std::size_t count = bucket.elements();
+  const DType type = bucket.dtype, other = type == DType::f32 ? DType::bf16 : DType::f32;
+  std::vector<float> memory(count + 1);
+  const auto view = [&](std::size_t elements, DType dtype, Device device = {}) {
+    return TensorView{memory.data(), elements, dtype, device};
   };
-  for (const Config& config : law_configs()) {
-    for (const auto& [view, what] : wrong) {
-      Alone alone(config, bucket);
-      EXPECT_TRUE(alone.compressor->sound().value_or(true)) << config.str();
-      const int last = alone.compressor->rounds() - 1;
-      const std::string text = error_of([&] { alone.encode({}, view); });
-      EXPECT_NE(text.find(what), std::string::npos) << config.str() << ": " << text;
-      EXPECT_NE(text.find("bucket 7"), std::string::npos) << config.str() << ": " << text;
-      // These leave the check to encode(): the sum is in the gradient's own memory, or nearly so.
-      if (config.scheme == "dense" || config.scheme == "fp16" || config.scheme == "bf16") continue;
-      if (find_scheme(config.scheme).id > 127) continue;  // of another test
-      std::vector<float> values = good;
-      for (int round = 0; round <= last; ++round) {
-        alone.encode({0, round, {}, 0}, values);
-        if (round == last) break;
-        ASSERT_TRUE(alone.decode({0, round, {}, 0}, values).ok()) << config.str();
-      }
-      const std::string late = error_of([&] { (void)alone.decode({0, last, {}, 0}, view); });
-      EXPECT_NE(late.find(what), std::string::npos) << config.str() << ": " << late;
+  const std::string size = "expected " + std::to_string(count) + " elements, got ";
+  const std::pair<TensorView, std::string> wrong[] = {
+      {view(count - 1, type), size + std::to_string(count - 1)},
+      {view(count + 1, type), size + std::to_string(count + 1)},
+      {view(count, other), text_of("expected ", name_of(type), " elements, got ", name_of(other))},
+      {view(count, type, {Device::Kind::cuda, 2}), "got memory of cuda:2"},
+  };
+  const std::string place = text_of(config.str(), " in ", name_of(type), ": ");
+  for (const auto& [bad, what] : wrong) {
+    Alone alone(config, bucket);
+    EXPECT_TRUE(alone.compressor->sound().value_or(true)) << place;
+    const std::string text = error_of([&] { alone.encode({}, bad); });
+    EXPECT_NE(text.find(what), std::string::npos) << place << text;
+    EXPECT_NE(text.find("bucket 7"), std::string::npos) << place << text;
+    // These leave the check to encode(): the sum is in the gradient's own memory, or nearly so.
+    if (config.scheme == "dense" || config.scheme == "fp16" || config.scheme == "bf16") continue;
+    const int last = alone.compressor->rounds() - 1;
+    for (int round = 0; round <= last; ++round) {
+      alone.encode({0, round, {}, 0}, view(count, type));
+      if (round == last) break;
+      ASSERT_TRUE(alone.decode({0, round, {}, 0}, view(count, type)).ok()) << place;
     }
+    const std::string late = error_of([&] { (void)alone.decode({0, last, {}, 0}, bad); });
+    EXPECT_NE(late.find(what), std::string::npos) << place << late;
+  }
+}
+
+TEST(Calls, OtherMemoryThanTheBucketsIsRefused) {
+  for (const Config& config : law_configs()) {
+    if (find_scheme(config.scheme).id > 127) continue;  // of another test
+    for (const DType type : {DType::f32, DType::bf16})
+      expect_refusals(config, {7, {{"w", 0, 600, {20, 30}}, {"b", 600, 11, {}}}, type});
   }
 }
 

@@ -3,7 +3,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <gtest/gtest.h>
 
+#include <atomic>
 #include <chrono>
+#include <string_view>
 #include <thread>
 
 #include "tests/gradients.h"
@@ -78,6 +80,72 @@ TEST(Ledger, TellsLengthsWhereItClips) {
     EXPECT_EQ(due.mean, options.clip > 0 ? 25 : 0);
     EXPECT_EQ(due.correction, options.clip > 0 ? 25 : 0);
   }
+}
+
+// One element more than a thread's piece: it is sent, acknowledged and corrected like the others.
+TEST(Ledger, TheLastElementCounts) {
+  const std::size_t count = 65537;
+  DelayOptions options;
+  options.parse_correction("soft");
+  options.delay = 2;
+  std::vector<float> weights(count), message(count);
+  Ledger ledger(options, Bucket::single(0, "w", count), weights, 2);
+  weights.back() = 1;
+  ledger.step();
+  ledger.close(message);
+  EXPECT_EQ(message.back(), 1.0f);
+  ledger.acknowledge(std::vector<float>(count, 0.5f), {});
+  EXPECT_EQ(ledger.anchor()[count - 1], 0.5f);
+  ledger.settle(1);
+  EXPECT_EQ(weights.back(), 0.5f);
+  EXPECT_EQ(weights.front(), 0.5f);
+  State state;
+  StateSaver saver(state);
+  ledger.visit_state(saver);
+  EXPECT_EQ(state.at("delay/0/with_self").number, 1);
+  EXPECT_EQ(state.at("delay/0/with_mean").number, 0.5);
+  ledger.come_home();
+  EXPECT_EQ(weights.back(), 0.5f);
+}
+
+// Who is alone, or stands still, has nothing to measure: the whole update is applied at once.
+TEST(Ledger, AShareThatCannotBeMeasuredIsOne) {
+  for (const std::size_t workers : {1u, 2u}) {
+    DelayOptions options;
+    options.parse_correction("soft");
+    options.delay = 1;
+    std::vector<float> weights(3), message(3);
+    Ledger ledger(options, Bucket::single(0, "w", 3), weights, workers);
+    for (int round = 0; round < 3; ++round) {
+      if (workers == 1) weights[1] += 1;
+      ledger.close(message);
+      ledger.acknowledge(message, {});
+      State state;
+      StateSaver saver(state);
+      ledger.visit_state(saver);
+      EXPECT_EQ(state.at("delay/0/share").number, 1) << workers;
+    }
+  }
+}
+
+// An average takes as much memory as a message, so only the next one is decoded ahead of time.
+TEST(Pipeline, DecodesOneRoundAhead) {
+  run_local(1, [](Group& group) {
+    Pipeline rounds(group, {Bucket::single(0, "w", 2)}, Config::parse("dense"), 3, false);
+    std::atomic<int> decoded = 0;
+    rounds.observe(
+        [&](const Stage& stage) { decoded += std::string_view(stage.name) == "decode" ? 1 : 0; });
+    for (int again = 0; again < 2; ++again) {
+      decoded = 0;
+      for (int i = 0; i < 3; ++i) rounds.start({std::vector<float>(2)});
+      while (!rounds.ready()) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+      std::this_thread::sleep_for(std::chrono::milliseconds(50));
+      EXPECT_EQ(decoded, 1);
+      rounds.await_arrivals();
+      EXPECT_EQ(decoded, 3);
+      for (int i = 0; i < 3; ++i) rounds.take();
+    }
+  });
 }
 
 // Nobody waits: ready() only looks. Each take() makes room for the next.
