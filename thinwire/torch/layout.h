@@ -23,7 +23,7 @@ using Cut = std::vector<std::vector<std::pair<std::string, at::Tensor>>>;
 std::vector<Bucket> buckets_of(const Cut& cut);
 Names names_of(const std::vector<Bucket>& buckets);
 
-// The same parameters in the cut that `names` says. Empty when these are not the same parameters.
+// The same parameters in the cut given by `names`. Empty if these are other parameters.
 std::vector<Bucket> arranged(const std::vector<Bucket>& buckets, const Names& names);
 
 // A parameter's part of a flat bucket; and a tensor over values of the host, which must outlive it.
