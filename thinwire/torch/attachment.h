@@ -90,8 +90,8 @@ class Attachment {
   State state();
   Names layout() const;
   // Takes effect with the next step. Entries of parameters that the model does not have are
-  // ignored. `steps`, if given, is the number of steps taken before the state was saved, the same on
-  // all ranks.
+  // ignored. `steps`, if given, is the number of steps taken before the state was saved, the same
+  // on all ranks.
   void load(State state, Names layout, std::optional<std::uint64_t> steps);
 
   // Both settle the last step. The step counts do not: `taken` counts since the process started,

@@ -40,8 +40,8 @@ bool is_float(const at::Tensor& tensor) {
   return tensor.scalar_type() == at::kFloat && tensor.is_cpu() && !tensor.is_sparse();
 }
 
-// Dense, with the elements in the same order in memory; the strides of dimensions of size 1 say
-// nothing of that.
+// Whether all are dense, with the elements in the same memory order. Strides of dimensions of size
+// 1 do not matter.
 bool lie_alike(const at::Tensor& a, const at::Tensor& b) {
   if (!b.is_non_overlapping_and_dense()) return false;
   for (std::int64_t i = 0; i < a.dim(); ++i)
@@ -60,7 +60,7 @@ void add_decay(const SgdRule& rule, float scale, const at::Tensor& weights, at::
            weights.numel());
   const bool alike = lie_alike(weights, weights) && lie_alike(weights, memory) &&
                      lie_alike(weights, gradient) && lie_alike(weights, sum);
-  // Elements that lie differently are brought into one order first, and back.
+  // Elements in different orders are copied into one order first, and back.
   const at::Tensor w = alike ? weights : weights.contiguous();
   const at::Tensor g = alike ? gradient : gradient.contiguous();
   const at::Tensor s = alike ? memory : memory.contiguous().clone();

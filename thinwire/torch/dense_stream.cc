@@ -1,6 +1,6 @@
 // dense_stream.cc: DDP's own all-reduce for gradients on a device, bit-identical to plain DDP.
-// Whether the sums are finite is found out there, in one pass over them, and a second one leaves
-// zeros where they are not; the host reads the answer when somebody asks.
+// One pass on the device checks whether the sums are finite, and a second one writes zeros if they
+// are not. The host reads the answer when somebody asks.
 // SPDX-License-Identifier: Apache-2.0
 #include <ATen/ops/_amp_foreach_non_finite_check_and_unscale.h>
 #include <ATen/ops/ones.h>
@@ -45,8 +45,8 @@ class DenseStreamCourier final : public Courier {
     for (const auto& work : std::exchange(works_, {})) await(*work);
     bad_.zero_();
     at::_amp_foreach_non_finite_check_and_unscale_(tensors_, bad_, one_);
-    // Here and not in outcome(), which may come when the next backward has filled the buckets. For
-    // NaN there is nothing to do: some element is not finite.
+    // Not in outcome(), which may be called after the next backward has filled the buckets. NaN
+    // needs nothing: some element is not finite already.
     if (fill == 0) {
       const at::Tensor mask = bad_.ne(0);
       for (at::Tensor& tensor : tensors_) tensor.masked_fill_(mask, fill);
@@ -90,7 +90,7 @@ class DenseStreamCourier final : public Courier {
          ": all-reduce failed although all ranks are there: ", text.substr(0, text.find('\n')));
   }
 
-  // What a ring moves.
+  // The bytes that a ring moves.
   void count(std::uint64_t bytes) {
     const auto ranks = static_cast<std::uint64_t>(connections_.group->size());
     report_.payload_bytes += bytes;
