@@ -103,8 +103,8 @@ class Steps(Reports):
         # creates its buffers.
         if self._is_rehearsal():
             return self._optimizer is not None and self._optimizer.taken
-        # On CUDA to ask is to wait for the exchange. A GradScaler sees the NaN of a skipped step by
-        # itself, and skips it.
+        # On CUDA, asking means waiting for the exchange. A GradScaler finds the NaN of a skipped
+        # step by itself, and skips it.
         asks = self._scaler is None or self._device.type == "cpu"
         skipped = asks and self._attachment is not None and self._attachment.skipped()
         self._count(skipped)
