@@ -1,6 +1,10 @@
-// cuda_bench.cu: topk and dgc on one GPU, gradient in memory to frame in memory and back, beside
-// the time that a copy needs for the same bytes. Times are medians of single steps by CUDA events,
-// in a stream, after a warm-up; buffers are larger than the L2 cache.
+// cuda_bench.cu: the schemes on one GPU, gradient in memory to frame in memory and back, beside the
+// time that a copy needs for the same bytes. Times are medians of single steps by CUDA events, in a
+// stream, after a warm-up; buffers are larger than the L2 cache.
+//
+//     cuda_bench                 both tables
+//     cuda_bench small           without 1e9 elements
+//     cuda_bench elementwise     only the schemes that code every element
 // SPDX-License-Identifier: Apache-2.0
 #include <cuda_runtime.h>
 
@@ -153,6 +157,186 @@ Row measure(const std::string& config, std::size_t count, int ranks, DType dtype
   return row;
 }
 
+// A scheme that codes every element, and the bytes per element that its encoder moves besides the
+// gradient and its payload.
+struct Elementwise {
+  const char* config;
+  double memory;     // residual and momentum, read and written
+  double reads = 1;  // of the gradient
+};
+
+constexpr Elementwise elementwise[] = {
+    {"onebit", 16},
+    {"onebit:memory=residual", 8},
+    {"efsign", 16},
+    {"efsign:memory=residual", 8},
+    {"efsign:group=0,memory=residual", 12, 2},  // a second pass reads both again
+    {"signum", 8},
+    {"signum:travel=sum", 8},
+    {"int8", 8},
+    {"int8:memory=none", 0},
+    {"int8:rounding=random,memory=none", 0},
+    {"qsgd", 0},
+    {"qsgd:bits=3,memory=residual", 8},
+    {"natural", 0},
+    {"natural:memory=residual", 8},
+    {"terngrad", 0, 2},
+    {"terngrad:travel=sum", 0, 2},
+};
+
+std::vector<std::vector<std::int64_t>> resnet50_shapes() {
+  std::vector<std::vector<std::int64_t>> shapes;
+  const auto convolution = [&](std::int64_t out, std::int64_t in, std::int64_t kernel) {
+    shapes.push_back({out, in, kernel, kernel});
+    shapes.push_back({out});
+    shapes.push_back({out});
+  };
+  convolution(64, 3, 7);
+  std::int64_t in = 64, width = 64;
+  for (const int blocks : {3, 4, 6, 3}) {
+    for (int block = 0; block < blocks; ++block) {
+      convolution(width, in, 1);
+      convolution(width, width, 3);
+      convolution(4 * width, width, 1);
+      if (block == 0) convolution(4 * width, in, 1);
+      in = 4 * width;
+    }
+    width *= 2;
+  }
+  shapes.push_back({1000, 2048});
+  shapes.push_back({1000});
+  return shapes;
+}
+
+// Buckets of about 25 MB, as DDP makes them.
+std::vector<Bucket> resnet50() {
+  std::vector<Bucket> buckets;
+  for (const auto& shape : resnet50_shapes()) {
+    if (buckets.empty() || buckets.back().elements() * sizeof(float) > 25'000'000)
+      buckets.push_back({static_cast<std::uint16_t>(buckets.size()), {}});
+    Bucket& bucket = buckets.back();
+    std::size_t count = 1;
+    for (const std::int64_t extent : shape) count *= static_cast<std::size_t>(extent);
+    bucket.parameters.push_back(
+        {std::to_string(bucket.parameters.size()), bucket.elements(), count, shape});
+  }
+  return buckets;
+}
+
+// One bucket on its way through all rounds.
+class Lane {
+ public:
+  Lane(const std::string& config, const Bucket& bucket, int ranks, cudaStream_t stream)
+      : compressor_(make_compressor(Config::parse(config), bucket, {0, ranks, true, true, gpu})),
+        count_(bucket.elements()),
+        ranks_(static_cast<std::size_t>(ranks)),
+        gradient_(Place::cuda, count_ * sizeof(float), gpu),
+        average_(Place::cuda, count_ * sizeof(float), gpu),
+        state_(Place::cuda, sizeof(Verdict) + sizeof(std::uint64_t), gpu),
+        stream_(stream) {
+    fill<<<4096, 256, 0, stream>>>(gradient_.as<float>(), count_, bucket.id);
+    for (int round = 0; round < compressor_->rounds(); ++round) {
+      const Leg leg = compressor_->leg(0, round);
+      const bool gathers = leg.reduction == Reduction::gather;
+      out_.emplace_back(Place::cuda, leg.bytes, gpu);
+      slots_.emplace_back(Place::cuda, gathers ? ranks_ * leg.bytes : 0, gpu);
+    }
+  }
+
+  // Up to the last message.
+  void encode() {
+    const int rounds = compressor_->rounds();
+    for (int round = 0; round < rounds; ++round) {
+      const Buffer& out = out_[static_cast<std::size_t>(round)];
+      (void)compressor_->encode(turn(round), view(gradient_), {out.data(), out.size()});
+      if (round + 1 < rounds)
+        (void)compressor_->decode(turn(round), {{out.data(), out.size()}, 0, {}}, view(gradient_));
+    }
+  }
+
+  // All ranks have sent what this one has.
+  void gather() const {
+    const Buffer &out = out_.back(), &slots = slots_.back();
+    for (std::size_t r = 0; r < ranks_ && slots.size() > 0; ++r)
+      copy_bytes(slots.data() + r * out.size(), out.data(), out.size(), {stream_});
+  }
+
+  void decode() {
+    const Buffer &out = out_.back(), &slots = slots_.back();
+    const Buffer& from = slots.size() > 0 ? slots : out;
+    (void)compressor_->decode(turn(compressor_->rounds() - 1),
+                              {{from.data(), from.size()}, out.size(), {}}, view(average_));
+  }
+
+  // What a rank sends, and what it reads of all ranks.
+  double sent() const { return static_cast<double>(out_.back().size()); }
+  double received() const {
+    return sent() * static_cast<double>(slots_.back().size() > 0 ? ranks_ : 1);
+  }
+  double count() const { return static_cast<double>(count_); }
+
+ private:
+  TensorView view(const Buffer& buffer) const { return {buffer.data(), count_, DType::f32, gpu}; }
+  Turn turn(int round) const {
+    Turn turn;
+    turn.round = round;
+    turn.stream = {stream_};
+    turn.verdict = state_.as<Verdict>();
+    turn.written = reinterpret_cast<std::uint64_t*>(state_.as<Verdict>() + 1);
+    return turn;
+  }
+
+  std::unique_ptr<Compressor> compressor_;
+  std::size_t count_, ranks_;
+  Buffer gradient_, average_, state_;
+  std::vector<Buffer> out_, slots_;  // by round
+  cudaStream_t stream_;
+};
+
+void measure_elementwise(const char* model, const std::vector<Bucket>& buckets,
+                         cudaStream_t stream) {
+  for (const Elementwise& one : elementwise) {
+    std::vector<Lane> lanes;
+    for (const Bucket& bucket : buckets) lanes.emplace_back(one.config, bucket, 8, stream);
+    double encoded = 0, decoded = 0, count = 0;
+    for (const Lane& lane : lanes) {
+      encoded += lane.count() * (one.memory + 4 * one.reads) + lane.sent();
+      decoded += lane.count() * 4 + lane.received();
+      count += lane.count();
+    }
+    Timer encode, decode;
+    for (int i = 0; i < 5 + steps; ++i) {
+      const auto body = [&] {
+        for (Lane& lane : lanes) lane.encode();
+      };
+      if (i < 5) {
+        body();
+      } else {
+        encode.run(stream, body);
+      }
+    }
+    for (const Lane& lane : lanes) lane.gather();
+    for (int i = 0; i < steps; ++i)
+      decode.run(stream, [&] {
+        for (Lane& lane : lanes) lane.decode();
+      });
+    const double encode_floor = copy_time(encoded, stream);
+    const double decode_floor = copy_time(decoded, stream);
+    const double encode_ms = encode.median(), decode_ms = decode.median();
+    std::printf("%-10s %-32s %9.3f %7.2f %6.0f%% %11.3f %7.2f %6.0f%%\n", model, one.config,
+                encode_ms, encoded / count, 100 * encode_floor / encode_ms, decode_ms,
+                decoded / count, 100 * decode_floor / decode_ms);
+  }
+}
+
+// Every element is coded: encode, and decode of 8 workers.
+void print_elementwise(cudaStream_t stream) {
+  std::printf("%-10s %-32s %9s %7s %7s %11s %7s %7s\n", "model", "scheme", "encode ms", "bytes",
+              "share", "decode 8 ms", "bytes", "share");
+  measure_elementwise("ResNet-50", resnet50(), stream);
+  measure_elementwise("1e8", {Bucket::single(0, "w", 100'000'000)}, stream);
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
@@ -180,7 +364,10 @@ int main(int argc, char** argv) {
                         {"topk", 8, DType::f32},
                         {"dgc:values=sign", 16, DType::f32},
                         {"dgc:density=0.01", 16, DType::f32}};
-  const bool small = argc > 1 && std::string(argv[1]) == "small";
+  const std::string mode = argc > 1 ? argv[1] : "";
+  if (mode != "small") print_elementwise(stream);
+  if (mode == "elementwise") return 0;
+  const bool small = mode == "small";
   std::printf("%-10s %-18s %-5s %9s %9s %9s %7s %11s %9s %10s\n", "model", "scheme", "grad",
               "encode ms", "graph ms", "copy ms", "share", "decode 8 ms", "fill ms", "bytes");
   for (const Size& size : sizes) {

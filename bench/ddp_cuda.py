@@ -1,14 +1,18 @@
 """Step time of DDP on one GPU with a scheme of thinwire, against plain DDP in the same run.
 
     python bench/ddp_cuda.py [--batches 64,256] [--schemes dgc,bf16] [--steps 30] [--rounds 3]
+                             [--trace]
 
 A world of one over NCCL: this measures the cost of compression, not the network. torchvision's
 ResNet-50, bf16 autocast, synthetic images, SGD with momentum. Each time is the median of single
 steps by CUDA events on the compute stream, of the round with the lowest median; rounds alternate.
+With --trace, CUPTI (torch.profiler) then counts per step: kernels, those of thinwire by name, and
+the calls in which the host waits for the device.
 """
 
 # SPDX-License-Identifier: Apache-2.0
 import argparse
+import collections
 import os
 import statistics
 
@@ -18,6 +22,9 @@ import torchvision
 from torch.nn.parallel import DistributedDataParallel
 
 import thinwire
+
+
+WAITS = ("cudaStreamSynchronize", "cudaDeviceSynchronize", "cudaEventSynchronize", "cudaMemcpy")
 
 
 class Run:
@@ -50,6 +57,28 @@ class Run:
         torch.cuda.synchronize()
         return statistics.median(a.elapsed_time(b) for a, b in zip(events, events[1:]))
 
+    def trace(self, steps=10):
+        for _ in range(5):
+            self.step()
+        torch.cuda.synchronize()
+        kinds = [torch.profiler.ProfilerActivity.CPU, torch.profiler.ProfilerActivity.CUDA]
+        with torch.profiler.profile(activities=kinds) as profile:
+            for _ in range(steps):
+                self.step()
+        counts, ours, waits = 0, collections.Counter(), collections.Counter()
+        for event in profile.events():
+            if event.device_type == torch.autograd.DeviceType.CUDA:
+                counts += 1
+                if "thinwire" in event.name:
+                    ours[event.name.split("(")[0].split("<")[0].split("::")[-1]] += 1
+            elif event.name in WAITS:
+                waits[event.name] += 1
+        print(f"    per step: {counts / steps:.1f} kernels and copies, "
+              f"{sum(ours.values()) / steps:.1f} kernels of thinwire; waits of the host in {steps} "
+              f"steps: {dict(waits) or 'none'}")
+        for name, count in sorted(ours.items()):
+            print(f"        {name} {count / steps:g}")
+
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
@@ -57,6 +86,7 @@ def main():
     parser.add_argument("--schemes", default="dgc,bf16")
     parser.add_argument("--steps", type=int, default=30)
     parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--trace", action="store_true")
     arguments = parser.parse_args()
     os.environ.setdefault("MASTER_ADDR", "127.0.0.1")
     os.environ.setdefault("MASTER_PORT", "29511")
@@ -72,6 +102,8 @@ def main():
         for name in names:
             share = best[name] / best[""]
             print(f"{batch:>6} {name or 'plain DDP':<12} {best[name]:>12.2f} {share:>12.3f}x")
+            if arguments.trace:
+                runs[name].trace()
         del runs
     dist.destroy_process_group()
 

@@ -14,8 +14,8 @@ from ._model import Named
 from ._momentum import Velocity
 from ._optimizers import AnyOptimizers, Optimizers, as_list
 from ._reports import Callback, logger, prepare_logger
-from ._schemes import (SchemeOptions, factor_of, form_of, options_of, put_in, take_out, text_of,
-                       to_gradients, to_velocities, with_momentum)
+from ._schemes import (SchemeOptions, convert, factor_of, form_of, options_of, put_in, take_out,
+                       text_of, to_gradients, to_velocities, with_momentum)
 from ._state import (DELAY, REPLICATED, SUMMED, Entries, entries_in, merge_states, shard_for,
                      shard_of, unpacked)
 from ._steps import Steps
@@ -232,22 +232,23 @@ class Base(Steps):
                        world: int) -> None:
         """Puts the momentum of a state, perhaps of another scheme, where it is held now. Collective
         if that is the optimizer."""
-        optimizer, velocity = self._optimizer, take_out(entries, before)
+        optimizer = self._optimizer
         if optimizer is None:
-            put_in(entries, self._text, velocity)
+            convert(entries, before, self._text)
             return
-        if velocity and not optimizer.taken:
+        held = any(name.endswith(("/u", "/m")) for name in entries)
+        if held and not optimizer.taken:
             self._check_named()
         for one in optimizer:
             one.reunited()
-            if velocity:
-                one.load_memory({name: value / factor_of(before, "/u")
-                                 for name, value in decay.items()})
-        if velocity and not optimizer.taken:
+            if held:
+                one.load_memory(decay, factor_of(before, "/u"))
+        if held and not optimizer.taken:
+            velocity = take_out(entries, before)
             to_gradients(entries, optimizer.momenta())
             optimizer.give(self._mean(velocity, entries, world))
-        elif velocity:
-            put_in(entries, self._text, velocity)
+        elif held:
+            convert(entries, before, self._text)
         elif optimizer.taken:  # the optimizer's own has gone over, or will when its state is loaded
             put_in(entries, self._text, take_out(self._connected.state(), self._text))
             to_velocities(entries, self._text, optimizer.momenta())
@@ -295,11 +296,12 @@ class Base(Steps):
         self._device = self._where(named)
         self._names = {parameter: name for name, parameter in named}
         self._count_of_parameters = sum(parameter.numel() for parameter in self._names)
+        connection = connect(group, self._timeout, self._device)
+        self._late = connection["streams"] or self._device.type != "cpu"
         self._attachment = _native.Attachment(
-            **connect(group, self._timeout, self._device), names=named, scheme=self._text,
-            exchange=self._exchange, fuse_bytes=self._fuse_bytes,
-            void_as_nan=self._scaler is not None)
-        if self._callbacks or self._optimizer is None:
+            **connection, names=named, scheme=self._text, exchange=self._exchange,
+            fuse_bytes=self._fuse_bytes, void_as_nan=self._scaler is not None)
+        if self._callbacks or self._optimizer is None or self._late:
             self._listen()
         # Nobody else can leave a skipped step's gradients out: it must be known after backward.
         self._attachment.set_prompt(self._optimizer is None and self._scaler is None)

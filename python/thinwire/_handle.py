@@ -14,6 +14,7 @@ from torch.nn.parallel import DistributedDataParallel
 from . import _native
 from ._base import Base
 from ._model import Named, averaged_by, check_parameters
+from ._momentum import Skipped
 from ._optimizers import AnyOptimizers, check_cover
 from ._reports import Callback, logger, mark
 from ._schemes import SchemeOptions, with_momentum
@@ -27,7 +28,7 @@ class Handle(Base):
         super().__init__(scheme, **settings)
         self._model = model
         named = averaged_by(model.reducer, model.module)
-        check_parameters(named, cuda=True)
+        check_parameters(named, ddp=True)
         self._names = {parameter: name for name, parameter in named}
         if optimizer is not None:
             self._bind(optimizer)
@@ -132,7 +133,7 @@ class HookState(Base):
             self._unbind()
             raise
 
-    def _is_skipped(self) -> bool:
+    def _is_skipped(self) -> Skipped:
         if self._attachment is None and not self._is_rehearsal():
             raise RuntimeError("the optimizer stepped, but thinwire.hook was never called; is it "
                                "registered on the DDP model? (Lightning leaves hooks out on the "
@@ -158,7 +159,7 @@ class HookState(Base):
             if self._model is not None:
                 if reducer is not None:
                     named = averaged_by(reducer, self._model)
-                check_parameters(named, cuda=True)
+                check_parameters(named, ddp=True)
             elif self._optimizer is not None and reducer is not None:
                 check_cover(self._optimizer.shown,
                             {parameter: f"parameter{place}" for place, parameter

@@ -9,7 +9,8 @@ whose groups have no momentum. So there is nothing to restore when a step raises
 # SPDX-License-Identifier: Apache-2.0
 from __future__ import annotations
 
-from typing import Any, Callable, Iterator, Mapping, Optional
+import operator
+from typing import Any, Callable, Iterator, Mapping, Optional, Union
 
 import torch
 import torch.distributed as dist
@@ -24,6 +25,9 @@ TRACE = "thinwire_momentum"
 # momentum_buffers by parameter, flat, with the sign of the gradient.
 Velocity = dict[str, torch.Tensor]
 
+# Whether a step is skipped. A tensor on the device (1 or 0) where the host does not know yet.
+Skipped = Union[bool, torch.Tensor]
+
 
 def _is_sharded(optimizer: torch.optim.Optimizer) -> bool:
     return any(kind.__name__ == "ZeroRedundancyOptimizer" for kind in type(optimizer).__mro__)
@@ -36,7 +40,7 @@ class Optimizer:
         self,
         optimizer: torch.optim.Optimizer,
         names: dict[torch.Tensor, str],
-        is_skipped: Callable[[], bool],
+        is_skipped: Callable[[], Skipped],
         after: Callable[[], None],
     ) -> None:
         self.shown = optimizer  # its groups are those that schedulers write
@@ -54,6 +58,10 @@ class Optimizer:
         # Decay that the current step has added: weights, memory, momentum, decay.
         self._begun: list[tuple[torch.Tensor, torch.Tensor, float, float]] = []
         self._names = names
+        # By group: its parameters when we last looked, and of these the attached ones with their
+        # names, and the others.
+        self._looked: list[list[torch.Tensor]] = []
+        self._split: list[tuple[list[tuple[torch.Tensor, str]], list[torch.Tensor]]] = []
         self._is_skipped, self._after = is_skipped, after
         self._held: Optional[Held] = None
         self._momenta: list[float] = []  # of the groups when gradients were sent
@@ -62,6 +70,7 @@ class Optimizer:
         self._reunited = False  # ... and that momentum has been loaded since the last step
         self._stepped = False
         self._held_back: list[tuple[torch.Tensor, Optional[torch.Tensor]]] = []
+        self._void: Optional[torch.Tensor] = None  # 1: the step is skipped, the host does not know
         self._check_free()
         self._recall()
         self._hooks = [
@@ -93,7 +102,7 @@ class Optimizer:
             self._complete(buffers)
         for (group, _, name), buffer in zip(self.parameters(), buffers):
             if buffer is not None:
-                found[name] = _sign(group) * buffer.detach().reshape(-1).cpu()
+                found[name] = _sign(group) * buffer.detach().reshape(-1).cpu().float()
         return found
 
     def _complete(self, buffers: list[Optional[torch.Tensor]]) -> None:
@@ -140,10 +149,11 @@ class Optimizer:
             self.optimizer.state.get(parameter, {}).pop("momentum_buffer", None)
         self._install()
 
-    def load_memory(self, memory: Mapping[str, torch.Tensor]) -> None:
-        factor = 1.0 if self._held is None else self._held.factor
+    def load_memory(self, memory: Mapping[str, torch.Tensor], before: float) -> None:
+        """`before`: the factor of the scheme that has saved it. The same one keeps the bits."""
+        factor = (1.0 if self._held is None else self._held.factor) / before
         self.memory = {
-            name: torch.empty_like(parameter, requires_grad=False).copy_(
+            name: _zeros(parameter).copy_(
                 factor * memory[name].reshape(parameter.shape)
             )
             for _, parameter, name in self.parameters()
@@ -225,17 +235,67 @@ class Optimizer:
 
     # -- the step
 
+    def can_skip_on_device(self) -> bool:
+        """Whether a step can be skipped without the host knowing. The gradients of a skipped step
+        are zeros, so SGD without momentum changes nothing. Fused optimizers leave out a step by a
+        flag on the device, once they have their state."""
+        moving = [group for group in self.shown.param_groups if not self._stays(group)]
+        if not moving:
+            return True
+        # A flag that is there already belongs to a GradScaler which attach() does not know.
+        return (
+            self._is_fused()
+            and not hasattr(self.optimizer, "found_inf")
+            and all(
+                any(value is not None for value in self.optimizer.state[parameter].values())
+                for group, parameter, _ in self.parameters()
+                if parameter.grad is not None and any(group is one for one in moving)
+            )
+        )
+
+    def _stays(self, group: dict[str, Any]) -> bool:
+        """Whether zeros as gradients leave the group's parameters as they are."""
+        held = self._held
+        decays = group["weight_decay"] != 0 and (held is None or not held.decays)
+        still = held is not None or group.get("momentum") == 0
+        return type(self.optimizer) is torch.optim.SGD and still and not decays
+
+    def _is_fused(self) -> bool:
+        kinds = (torch.optim.SGD, torch.optim.Adam, torch.optim.AdamW)
+        return self._held is None and type(self.optimizer) in kinds and all(
+            group["fused"] for group in self.optimizer.param_groups)
+
     def _is_mine(self, parameter: torch.Tensor) -> bool:
         return not self._names or parameter in self._names
 
     def parameters(self) -> Iterator[tuple[dict[str, Any], torch.Tensor, str]]:
         """The attached parameters, with their groups and names."""
+        self._look()
+        for group, (mine, _) in zip(self.shown.param_groups, self._split):
+            for parameter, name in mine:
+                yield group, parameter, name
+
+    def _look(self) -> None:
+        """Finds out which parameters of each group are attached. A tensor as a key is slow, so this
+        is done again only when a group has changed."""
+        now = [group["params"] for group in self.shown.param_groups]
+        if len(now) == len(self._looked) and all(
+            len(old) == len(new) and all(map(operator.is_, old, new))
+            for old, new in zip(self._looked, now)
+        ):
+            return
+        self._looked, self._split = [list(parameters) for parameters in now], []
         place = 0
-        for group in self.shown.param_groups:
-            for parameter in group["params"]:
+        for parameters in now:
+            mine, others = [], []
+            for parameter in parameters:
                 if self._is_mine(parameter):
-                    yield group, parameter, self._names.get(parameter, f"optimizer{place}")
+                    name = self._names.get(parameter, f"optimizer{place}")
+                    mine.append((parameter, name))
+                else:
+                    others.append(parameter)
                 place += 1
+            self._split.append((mine, others))
 
     def _before_step(self, optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> Any:
         """With a closure (Lightning), backward runs inside the step, and our work
@@ -262,19 +322,29 @@ class Optimizer:
                 "handle's state: load that with handle.load_state_dict() too. To start without it, "
                 f"delete '{TRACE}' from the optimizer's groups before attach()"
             )
-        self._held_back = []
-        if self._is_skipped():  # without gradients, weights and optimizer state stay unchanged
+        self._drop_flag()  # of a step that raised
+        self._held_back, skipped = [], self._is_skipped()
+        self._void = skipped if isinstance(skipped, torch.Tensor) else None
+        if skipped is True:  # without gradients, weights and optimizer state stay unchanged
             self._held_back = [(parameter, parameter.grad) for _, parameter, _ in self.parameters()]
         for parameter, _ in self._held_back:
             parameter.grad = None
+        if self._void is not None and self._is_fused():
+            stepper.found_inf = self._void  # type: ignore[attr-defined]
         if self._held is not None:
             self._check_momenta(self._held)
+            self._look()
             with_decay = self._with_decay(self._held)
             stepper.param_groups = [
                 part
                 for group in stepper.param_groups
                 for part in self._parts(group, self._held, with_decay)
             ]
+
+    def _drop_flag(self) -> None:
+        if self._void is not None:
+            self.optimizer.__dict__.pop("found_inf", None)
+            self._void = None
 
     def _check_momenta(self, held: Held) -> None:
         for i, (group, before) in enumerate(zip(self.shown.param_groups, self._momenta)):
@@ -300,24 +370,31 @@ class Optimizer:
         # For a GradScaler, when a fused step unscales.
         scale = getattr(self.optimizer, "grad_scale", None)
         on_device: dict[tuple[float, float], list[tuple[torch.Tensor, ...]]] = {}
+        if not held.decays or not any(group["weight_decay"] for group in self.shown.param_groups):
+            return found
         for group, parameter, name in self.parameters():
-            if not held.decays or group["weight_decay"] == 0 or parameter.grad is None:
+            if group["weight_decay"] == 0 or parameter.grad is None:
                 continue
-            found[parameter] = parameter.detach()
-            memory = self.memory.setdefault(name, torch.zeros_like(found[parameter]))
-            found[parameter].grad = self._sums.setdefault(name, torch.empty_like(found[parameter]))
+            found[parameter] = weights = parameter.detach()
+            if name not in self.memory:
+                self.memory[name] = _zeros(parameter)
+            if name not in self._sums:
+                self._sums[name] = torch.empty_like(weights)
+            memory, weights.grad = self.memory[name], self._sums[name]
             momentum = group["momentum"] if held.follows else held.momentum
             decay = _sign(group) * group["weight_decay"]
-            row = (found[parameter], memory, parameter.grad, self._sums[name])
-            if parameter.device.type == "cpu":
+            row = (weights, memory, parameter.grad, self._sums[name])
+            if parameter.device.type == "cpu" and self._void is None:
                 factor = 1.0 if scale is None else float(scale)
                 _native.add_decay(momentum, decay, held.nesterov, factor, *row)
             else:
                 on_device.setdefault((momentum, decay), []).append(row)
-            self._begun.append((found[parameter], memory, momentum, decay))
-        found_inf = getattr(self.optimizer, "found_inf", None)
+            self._begun.append((weights, memory, momentum, decay))
+        void = self._void
+        if void is None:  # a fused optimizer under a GradScaler leaves the step out by this flag
+            void = getattr(self.optimizer, "found_inf", None)
         for (momentum, decay), rows in on_device.items():
-            _add_decay(momentum, decay, held.nesterov, scale, found_inf, rows)
+            _add_decay(momentum, decay, held.nesterov, scale, void, rows)
         return found
 
     def _take_decay_back(self, held: Held) -> None:
@@ -334,12 +411,12 @@ class Optimizer:
     def _parts(
         self, group: dict[str, Any], held: Held, with_decay: dict[torch.Tensor, torch.Tensor]
     ) -> Iterator[dict[str, Any]]:
-        mine = [
-            with_decay.get(parameter, parameter)
-            for parameter in group["params"]
-            if self._is_mine(parameter)
-        ]
-        others = [parameter for parameter in group["params"] if not self._is_mine(parameter)]
+        mine, others = list(group["params"]), []
+        if any(others for _, others in self._split):
+            others = [parameter for parameter in mine if not self._is_mine(parameter)]
+            mine = [parameter for parameter in mine if self._is_mine(parameter)]
+        if with_decay:
+            mine = [with_decay.get(parameter, parameter) for parameter in mine]
         if mine:
             decay = 0.0 if held.decays else group["weight_decay"]
             yield {
@@ -356,6 +433,7 @@ class Optimizer:
         for parameter, gradient in self._held_back:
             parameter.grad = gradient
         self._held_back, self._begun = [], []
+        self._drop_flag()
         if args[0] is not optimizer:  # keeps what a subclass changed in itself
             kept = ("param_groups", "_optimizer_step_pre_hooks", "_optimizer_step_post_hooks")
             optimizer.__dict__.update(
@@ -373,25 +451,37 @@ def _add_decay(
     decay: float,
     nesterov: bool,
     scale: Optional[torch.Tensor],
-    found_inf: Optional[torch.Tensor],
+    void: Optional[torch.Tensor],
     rows: list[tuple[torch.Tensor, ...]],
 ) -> None:
     """As _native.add_decay, on a device, with the same bits: rows of weights, memory, gradient and
-    sum. `found_inf`: a fused optimizer leaves the step out if it is not 0, so memory must, too."""
+    sum. Where `void` is not 0, the step is left out: memory stays, and sums are the gradients."""
     weights, memory, gradients, sums = (list(column) for column in zip(*rows))
-    added = torch._foreach_mul(weights, decay)
+    # Memory is float32: so is the sum, whatever the type of weights and gradients.
+    weights, gradients = [one.float() for one in weights], [one.float() for one in gradients]
+    kept: Any = momentum
+    rate: Any = decay
+    if void is not None:
+        taken = (void == 0).to(torch.float32).reshape(())
+        kept, rate = momentum * taken + (1 - taken), decay * taken
+    added = torch._foreach_mul(weights, rate)
     if nesterov:
-        new = list(torch._foreach_mul(torch._foreach_add(memory, added), momentum))
+        new = list(torch._foreach_mul(torch._foreach_add(memory, added), kept))
         shown = list(torch._foreach_add(new, added))
     else:
-        new = list(torch._foreach_add(torch._foreach_mul(memory, momentum), added))
+        new = list(torch._foreach_add(torch._foreach_mul(memory, kept), added))
         shown = new
+    if void is not None:
+        shown = list(torch._foreach_mul(shown, taken))
     if scale is not None:
         shown = list(torch._foreach_mul(shown, scale))
     torch._foreach_copy_(sums, torch._foreach_add(gradients, shown))
-    if found_inf is not None:
-        new = [torch.where(found_inf != 0, old, one) for old, one in zip(memory, new)]
     torch._foreach_copy_(memory, new)
+
+
+def _zeros(parameter: torch.Tensor) -> torch.Tensor:
+    """Memory for a parameter: float32, laid out as the parameter."""
+    return torch.zeros_like(parameter, dtype=torch.float32, requires_grad=False)
 
 
 def _sign(group: dict[str, Any]) -> float:

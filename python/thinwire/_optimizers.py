@@ -9,7 +9,7 @@ from typing import Any, Callable, Iterator, Mapping, Optional, Sequence, Union
 
 import torch
 
-from ._momentum import Optimizer, Velocity
+from ._momentum import Optimizer, Skipped, Velocity
 
 AnyOptimizers = Union[torch.optim.Optimizer, Sequence[torch.optim.Optimizer]]
 Average = Callable[[torch.Tensor], None]  # averages a flat float32 tensor in place over the workers
@@ -78,12 +78,13 @@ class Optimizers:
     """All optimizers that step one model's parameters, as one."""
 
     def __init__(self, optimizers: list[torch.optim.Optimizer], names: dict[torch.Tensor, str],
-                 is_skipped: Callable[[], bool], after: Callable[[], None]) -> None:
+                 is_skipped: Callable[[], Skipped], after: Callable[[], None]) -> None:
         self._is_skipped, self._after = is_skipped, after
         # The number of gradients sent, and at which of these counts ...
         self._exchanges = 0
         self._changed = -1  # momentum moved
-        self._asked, self._skipped = -1, False  # is_skipped() was last called, and its result
+        self._asked = -1  # is_skipped() was last called
+        self._skipped: Skipped = False  # ... and its result
         self._step = -1  # an optimizer last stepped
         self._done = 0  # after() was last called
         # The optimizers that have taken that step, and those that took the one before.
@@ -105,6 +106,10 @@ class Optimizers:
     @property
     def taken(self) -> bool:
         return any(one.taken for one in self._all)
+
+    @property
+    def can_skip_on_device(self) -> bool:
+        return all(one.can_skip_on_device() for one in self._all)
 
     @property
     def shown(self) -> list[torch.optim.Optimizer]:
@@ -139,7 +144,7 @@ class Optimizers:
         for one in self._all:
             one.close()
 
-    def _is_skipped_now(self) -> bool:
+    def _is_skipped_now(self) -> Skipped:
         now = self._exchanges
         if now != self._asked:
             self._skipped = self._is_skipped()

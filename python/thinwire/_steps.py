@@ -10,6 +10,7 @@ import torch
 import torch.distributed as dist
 
 from . import _native
+from ._momentum import Skipped
 from ._optimizers import Optimizers
 from ._reports import Callback, Reports, StepReport, logger
 from ._schemes import takes
@@ -29,6 +30,7 @@ class Steps(Reports):
         self._told_of_clipping = False
         self._steps_seen, self._rehearsal = 0, False
         self._device = torch.device("cpu")  # of the gradients
+        self._late = False  # on a device the host learns later what a step was
 
     @property
     def _connected(self) -> _native.Attachment:
@@ -81,8 +83,9 @@ class Steps(Reports):
         if not self._attached:
             return
         self._tell(report)
-        if self._optimizer is None:  # otherwise its step does what follows
+        if self._late or self._optimizer is None:
             self._count(report.skipped)
+        if self._optimizer is None:  # otherwise its step does what follows
             if report.skipped and self._scaler is None:
                 self._drop_gradients()
             self._after_step()
@@ -98,19 +101,28 @@ class Steps(Reports):
         if torch._C._current_graph_task_id() != -1:  # otherwise a rank that has joined early
             queue(lambda: queue(drop))  # after the callbacks queued now, one of which is DDP's
 
-    def _is_skipped(self) -> bool:
+    def _is_skipped(self) -> Skipped:
         # A rehearsal must not accumulate weight decay. An optimizer with momentum
         # creates its buffers.
         if self._is_rehearsal():
             return self._optimizer is not None and self._optimizer.taken
-        # On CUDA to ask is to wait for the exchange. A GradScaler sees the NaN of a skipped step by
-        # itself, and skips it.
-        asks = self._scaler is None or self._device.type == "cpu"
-        skipped = asks and self._attachment is not None and self._attachment.skipped()
-        self._count(skipped)
-        if not skipped and self._optimizer is not None and self._optimizer.taken:
+        skipped = self._attachment is not None and self._outcome(self._attachment)
+        if not self._late:
+            self._count(skipped is True)
+        if skipped is not True and self._optimizer is not None and self._optimizer.taken:
             self._notice_clipping()
         return skipped
+
+    def _outcome(self, attachment: _native.Attachment) -> Skipped:
+        """On a device, to ask the host is to wait for the exchange. A GradScaler sees the NaN of a
+        skipped step by itself, and skips it; other optimizers may take a flag on the device."""
+        if self._late and self._scaler is not None and self._device.type != "cpu":
+            return False
+        if self._late and self._optimizer is not None and self._optimizer.can_skip_on_device:
+            flag = attachment.not_taken()
+            if flag is not None:
+                return flag
+        return attachment.skipped()
 
     def _is_rehearsal(self) -> bool:
         """Whether this is a step with zero gradients and no backward before it: torch's

@@ -111,6 +111,16 @@ TEST(Atomo, TooLargeForAFloatVoidsTheStep) {
   EXPECT_EQ(out[0], std::byte{0});
 }
 
+TEST(Atomo, SaysWhyItStaysOnTheHost) {
+  Site site;
+  site.device = {Device::Kind::cuda, 0};
+  const std::string error = error_of([&] {
+    make_compressor({"atomo", {}}, Bucket::single(0, "w", 64), site);
+  });
+  EXPECT_EQ(error.find("scheme 'atomo' does not run on CUDA: it decomposes every layer"), 0u)
+      << error;
+}
+
 // Sends as many triplets as the budget says, on average.
 TEST(Atomo, SendsTheBudgetOnAverage) {
   const Bucket bucket{0, {{"w", 0, 20 * 30, {20, 30}}}};

@@ -7,21 +7,21 @@
 
 #include <cstdlib>
 
-#include "tests/exchange/stream_laws.h"
+#include "tests/exchange/halves.h"
 
 namespace thinwire::testing {
 namespace {
 
 constexpr Device first_gpu{Device::Kind::cuda, 0};
 
-class StreamsOnGpu : public ::testing::TestWithParam<const char*> {
+class StreamsOnGpu : public ::testing::TestWithParam<Config> {
  protected:
   void SetUp() override {
     if (has_cuda()) return;
     if (std::getenv("THINWIRE_GPU") != nullptr) FAIL() << "this machine has no GPU";
     GTEST_SKIP() << "this machine has no GPU";
   }
-  const Config config_ = Config::parse(GetParam());
+  const Config config_ = GetParam();
 };
 
 TEST_P(StreamsOnGpu, OverTheHostHaveTheBitsOfTheCpu) {
@@ -42,24 +42,53 @@ TEST_P(StreamsOnGpu, TakeUpTheStateOfTheCpu) {
   run_local(2, [&](Group& group) { law_state_moves(group, config_, {group, nullptr, first_gpu}); });
 }
 
-INSTANTIATE_TEST_SUITE_P(, StreamsOnGpu, ::testing::ValuesIn(stream_schemes),
-                         [](const auto& info) { return test_name(info.param); });
+TEST_P(StreamsOnGpu, InStripesHaveTheBitsOfTheCpu) {
+  for (const ExchangeKind& kind : striped_kinds(config_)) {
+    run_local(3, [&](Group& group) {
+      const StreamLink link{group, nullptr, first_gpu};
+      law_same_as_exchange(group, config_, link, {.kind = kind});
+      law_state_moves(group, config_, link, {.kind = kind});
+    });
+  }
+}
+
+TEST_P(StreamsOnGpu, FusedHaveTheBitsOfTheCpu) {
+  run_local(2, [&](Group& group) {
+    law_same_as_exchange(group, config_, {group, nullptr, first_gpu}, {.fuse_bytes = 9000});
+  });
+}
+
+TEST_P(StreamsOnGpu, OfHalvesHaveTheBitsOfTheCpu) {
+  for (const Types& all : types)
+    run_local(2, [&](Group& group) {
+      law_halves(group, config_, all, {group, nullptr, first_gpu});
+    });
+}
+
+INSTANTIATE_TEST_SUITE_P(Registry, StreamsOnGpu,
+                         ::testing::ValuesIn(stream_configs(Device::Kind::cuda)), config_name);
 
 TEST(StreamExchangeOnGpu, DamageNamesTheRankAndLosesNothing) {
   if (!has_cuda()) GTEST_SKIP() << "this machine has no GPU";
   run_local(3, [](Group& group) { law_damage(group, first_gpu); });
 }
 
+TEST(StreamExchangeOnGpu, SkipsAnAverageThatF16CannotHold) {
+  if (!has_cuda()) GTEST_SKIP() << "this machine has no GPU";
+  for (const int ranks : {1, 2})
+    run_local(ranks, [](Group& group) { law_overflow_on({group, nullptr, first_gpu}); });
+}
+
 TEST(StreamExchangeOnGpu, RefusesOtherSchemes) {
   if (!has_cuda()) GTEST_SKIP() << "this machine has no GPU";
   run_local(1, [](Group& group) {
     const std::vector<Bucket> one = {Bucket{0, {{"w", 0, 4096, {64, 64}}}}};
-    for (const char* scheme : {"qsgd", "onebit", "powersgd"})
-      EXPECT_NE(error_of([&] {
-                  StreamExchange(StreamLink{group, nullptr, first_gpu}, one, Config::parse(scheme));
-                }),
-                "")
-          << scheme;
+    for (const Scheme* scheme : schemes()) {
+      const std::string text = error_of([&] {
+        StreamExchange(StreamLink{group, nullptr, first_gpu}, one, Config{scheme->name, {}});
+      });
+      EXPECT_EQ(text.empty(), scheme->cuda) << scheme->name << ": " << text;
+    }
   });
 }
 

@@ -20,12 +20,12 @@ static std::string go_on(Group& group, double round, std::uint64_t& collectives)
                        {"delay/arrived", {Share::replicated, {}, 0}}};
   StateLoader loader(state);
   rounds.visit_state(loader);
-  const std::uint64_t before = rounds.report().traffic.collectives;
+  const std::uint64_t before = group.traffic().collectives;
   const std::string error = error_of([&] {
     rounds.start({std::vector<float>(4)});
     rounds.take();
   });
-  collectives = rounds.report().traffic.collectives - before;
+  collectives = group.traffic().collectives - before;
   return error;
 }
 

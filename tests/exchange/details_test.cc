@@ -134,13 +134,39 @@ TEST(StripeVisitor, JoinsThePartsOfAParameter) {
     joining.number("bucket" + std::to_string(stripes[i].bucket.id) + "/t", number, Share::local);
   }
   EXPECT_FALSE(state.contains("w/m"));
-  joining.finish();
-  joining.finish();  // there is nothing left to tell
+  EXPECT_TRUE(joining.join());
   ASSERT_EQ(state.size(), 3u);
   EXPECT_EQ(state.at("w/m").share, Share::replicated);
   EXPECT_EQ(std::ranges::count(state.at("w/m").values, 1.0f), 128);
   EXPECT_EQ(state.at("w/m").values.back(), 2.0f);
   EXPECT_EQ(state.at("bucket0/stripe1/t").number, 1);
+}
+
+// Loading a cut parameter gives each stripe its part in the second pass, and nothing else twice.
+TEST(StripeVisitor, GivesEveryStripeItsPart) {
+  const Bucket bucket = Bucket::single(0, "w", 256);
+  const std::vector<Stripe> stripes = cut(bucket, 2);
+  State state;
+  state["w/m"] = {Share::summed, std::vector<float>(256), 0, true};
+  for (std::size_t i = 0; i < 256; ++i) state["w/m"].values[i] = static_cast<float>(i);
+  for (const char* name : {"bucket0/stripe0/t", "bucket0/stripe1/t"})
+    state[name] = {Share::local, {}, 7, false};
+  StateLoader loader(state);
+  StripeVisitor joining(loader, bucket, "bucket0/stripe");
+  for (const bool second : {false, true}) {
+    for (std::size_t i = 0; i < 2; ++i) {
+      std::vector<float> part(stripes[i].count());  // goes when the visit ends
+      double number = 1;
+      joining.enter(stripes[i], i);
+      joining.tensor(stripes[i].bucket.parameters[0].name + "/m", part, Share::summed);
+      joining.number("bucket" + std::to_string(stripes[i].bucket.id) + "/t", number, Share::local);
+      EXPECT_EQ(number, second ? 1 : 7);
+      EXPECT_EQ(part.front(), second ? static_cast<float>(stripes[i].first) : 0.0f);
+    }
+    if (!second) {
+      EXPECT_TRUE(joining.join());
+    }
+  }
 }
 
 TEST(Snapshot, GoesBackToTheLastOne) {

@@ -378,20 +378,22 @@ TEST(ExchangeEdges, DecodesWhileCollectivesAreUnderWay) {
 // ---- fused sums ----
 
 TEST(Fuser, AParcelIsFullWhenItReachesTheThreshold) {
-  Fuser fuser(8);
-  const std::vector<std::byte> bytes(7);
+  const OwnStream host{Device{}};
+  Fuser fuser(8, host);
+  std::vector<std::byte> bytes(7);
   const Leg leg{Reduction::sum, DType::f32, 7};
   EXPECT_TRUE(fuser.takes(leg));
   EXPECT_FALSE(fuser.takes({Reduction::sum, DType::f32, 8}));
   EXPECT_FALSE(fuser.takes({Reduction::gather, DType::f32, 7}));
   EXPECT_EQ(fuser.add(0, 0, leg, bytes), nullptr);
-  EXPECT_NE(fuser.add(1, 0, {Reduction::sum, DType::f32, 1}, ConstBytes(bytes).first(1)), nullptr);
+  EXPECT_NE(fuser.add(1, 0, {Reduction::sum, DType::f32, 1}, Bytes(bytes).first(1)), nullptr);
   EXPECT_EQ(fuser.lowest_open(), -1);
 }
 
 TEST(Fuser, SumsAndMaximaTravelApart) {
-  Fuser fuser(100);
-  const std::vector<std::byte> bytes(4);
+  const OwnStream host{Device{}};
+  Fuser fuser(100, host);
+  std::vector<std::byte> bytes(4);
   EXPECT_EQ(fuser.add(0, 0, {Reduction::sum, DType::f32, 4}, bytes), nullptr);
   const Parcel* const sums = fuser.add(1, 0, {Reduction::max, DType::f32, 4}, bytes);
   ASSERT_NE(sums, nullptr);

@@ -144,8 +144,9 @@ TEST(Fuse, AnotherThresholdIsNamed) {
 
 // Parcels that have arrived are reused, empty.
 TEST(Fuser, ReusesParcels) {
-  Fuser fuser(8);
-  const std::vector<std::byte> bytes(4, std::byte{7});
+  const OwnStream host{Device{}};
+  Fuser fuser(8, host);
+  std::vector<std::byte> bytes(4, std::byte{7});
   const Leg leg{Reduction::sum, DType::f32, 4};
   EXPECT_EQ(fuser.add(0, 0, leg, bytes), nullptr);
   EXPECT_EQ(fuser.add(5, 1, leg, bytes), nullptr);
@@ -158,7 +159,27 @@ TEST(Fuser, ReusesParcels) {
   fuser.release(full);
   EXPECT_EQ(fuser.add(2, 0, leg, bytes), nullptr);
   EXPECT_EQ(fuser.close(0), full);
-  EXPECT_EQ(full->data.size(), 4u);
+  EXPECT_EQ(full->leg.bytes, 4u);
+}
+
+// Riders of a device start where kernels can read several elements at once.
+TEST(Fuser, AlignsItsRiders) {
+  const OwnStream host{Device{}};
+  Fuser fuser(1000, host, 64);
+  std::vector<std::byte> a(4, std::byte{1}), b(70, std::byte{2}), c(2, std::byte{3});
+  fuser.add(0, 0, {Reduction::sum, DType::f32, a.size()}, a);
+  fuser.add(1, 0, {Reduction::sum, DType::f32, b.size(), true}, b);
+  fuser.add(2, 0, {Reduction::sum, DType::f32, c.size()}, c);
+  Parcel* const parcel = fuser.close(0);
+  EXPECT_EQ(parcel->riders[1].offset, 64u);
+  EXPECT_EQ(parcel->riders[2].offset, 192u);
+  EXPECT_EQ(parcel->leg.bytes, 194u);
+  parcel->pack(host, 2);
+  std::ranges::fill(b, std::byte{9});
+  EXPECT_EQ(parcel->unpack(host, parcel->riders[2]).data[1], std::byte{3});
+  const Inbox inbox = parcel->unpack(host, parcel->riders[1]);
+  EXPECT_EQ(inbox.data.size(), 70u);
+  EXPECT_EQ(b[69], std::byte{2});  // in place: it is back where it came from
 }
 
 }  // namespace

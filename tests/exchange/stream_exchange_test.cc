@@ -10,7 +10,9 @@
 #include <thread>
 
 #include "tests/exchange/stream_laws.h"
+#include "thinwire/compress/registry.h"
 #include "thinwire/exchange/as_device.h"
+#include "thinwire/exchange/striped.h"
 
 namespace thinwire {
 namespace {
@@ -34,14 +36,20 @@ class AtOnce final : public StreamGroup {
     std::vector<std::size_t> sizes(static_cast<std::size_t>(size()));
     group_.all_gather(mine, mine.size(), slots, sizes, stream).wait();
   }
+  void all_to_all(ConstBytes mine, Bytes slots, Stream stream) override {
+    const auto ranks = static_cast<std::size_t>(size());
+    const std::vector<std::size_t> pieces(ranks, mine.size() / ranks);
+    std::vector<std::size_t> sizes(ranks);
+    group_.all_to_all(mine, pieces, mine.size() / ranks, slots, sizes, stream).wait();
+  }
 
  private:
   Group& group_;
 };
 
-class Streams : public ::testing::TestWithParam<const char*> {
+class Streams : public ::testing::TestWithParam<Config> {
  protected:
-  const Config config_ = Config::parse(GetParam());
+  const Config config_ = GetParam();
 };
 
 TEST_P(Streams, OverTheHostHaveTheBitsOfAnExchange) {
@@ -64,8 +72,102 @@ TEST_P(Streams, TakeUpTheStateOfAnExchange) {
   run_local(2, [&](Group& group) { law_state_moves(group, config_, {group}); });
 }
 
-INSTANTIATE_TEST_SUITE_P(, Streams, ::testing::ValuesIn(stream_schemes),
-                         [](const auto& info) { return test_name(info.param); });
+// Stripes of their own compressors, each under the contract of a device.
+TEST_P(Streams, InStripesHaveTheBitsOfAnExchange) {
+  for (const ExchangeKind& kind : striped_kinds(config_)) {
+    if (sanitized && kind.second) break;
+    run_local(3, [&](Group& group) {
+      AtOnce data(group);
+      law_same_as_exchange(group, config_, {group}, {.kind = kind});
+      law_same_as_exchange(group, config_, {group, &data, {}}, {.kind = kind});
+      law_state_moves(group, config_, {group}, {.kind = kind});
+    });
+  }
+}
+
+TEST_P(Streams, FusedHaveTheBitsOfAnExchange) {
+  for (const std::size_t bytes : {100u, 9000u, 1u << 20}) {
+    run_local(2, [&](Group& group) {
+      AtOnce data(group);
+      law_same_as_exchange(group, config_, {group}, {.fuse_bytes = bytes});
+      law_same_as_exchange(group, config_, {group, &data, {}}, {.fuse_bytes = bytes});
+    });
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Registry, Streams, ::testing::ValuesIn(stream_configs(Device::Kind::cpu)),
+                         config_name);
+
+// A striped compressor of the CPU as a whole: lengths of pieces become words in memory.
+TEST(StreamExchange, AStandInScattersToo) {
+  run_local(3, [](Group& group) {
+    const auto buckets = awkward_buckets();
+    const Config config = Config::parse("dgc:density=0.02");
+    const ExchangeKind kind = ExchangeKind::parse("split");
+    std::vector<std::unique_ptr<Compressor>> compressors;
+    for (const Bucket& bucket : buckets)
+      compressors.push_back(as_device(std::make_unique<StripedCompressor>(
+                                          config, kind, bucket, Site{group.rank(), group.size()}),
+                                      bucket.id));
+    Exchange plain(group, buckets, config, {.kind = kind});
+    StreamExchange streams({group}, buckets, std::move(compressors), "stand-in");
+    for (std::uint64_t step = 0; step < 8; ++step) {
+      Model a = course_gradient(group, buckets, step), b = a;
+      ASSERT_EQ(take_step(plain, a, 0).skipped, take_step(streams, b, step, {}).skipped);
+      for (std::size_t i = 0; i < a.size(); ++i) ASSERT_TRUE(same_bits(a[i], b[i])) << step;
+    }
+    ASSERT_EQ(bytes_of_state(streams), serialize(state_of(plain)));
+  });
+}
+
+// Records the kinds of collectives as they are issued.
+class Records final : public Forwarding {
+ public:
+  explicit Records(Group& inner) : Forwarding(inner) {}
+  Pending all_reduce(Bytes data, DType dtype, ReduceOp op, Stream stream) override {
+    log.push_back(data.size());
+    return Forwarding::all_reduce(data, dtype, op, stream);
+  }
+  std::vector<std::size_t> log;
+};
+
+// Second rounds leave in an order that follows from bucket numbers: over streams as in an Exchange,
+// over the host after all first rounds. Ranks that submit in other orders do not change it.
+TEST(StreamExchange, SecondRoundsLeaveInOneOrder) {
+  std::vector<Bucket> buckets;
+  for (std::uint16_t b = 0; b < 6; ++b)
+    buckets.push_back(Bucket::single(b, "w" + std::to_string(b), 6400u * (b + 1u)));
+  const auto order = [&](bool streams) {
+    std::vector<std::vector<std::size_t>> logs(3);
+    run_local(3, [&](Group& group) {
+      Records records(group);
+      AtOnce data(records);
+      StreamExchange exchange({streams ? group : records, streams ? &data : nullptr, {}}, buckets,
+                              Config::parse("csc"));
+      for (std::uint64_t step = 0; step < 3; ++step) {
+        Model model = model_gradient(buckets, Shape::normal, seed_of(group, step));
+        records.log.clear();
+        take_step(exchange, model, seed_of(group, step), {});
+      }
+      logs[static_cast<std::size_t>(group.rank())] = records.log;
+    });
+    EXPECT_EQ(logs[0], logs[1]);
+    EXPECT_EQ(logs[0], logs[2]);
+    return logs[0];
+  };
+  std::vector<std::size_t> norms, chunks;
+  for (const Bucket& bucket : buckets) {
+    const auto compressor = make_compressor(Config::parse("csc"), bucket, {0, 3});
+    norms.push_back(compressor->leg(0, 0).bytes);
+    chunks.push_back(compressor->leg(0, 1).bytes);
+  }
+  EXPECT_EQ(order(true), (std::vector<std::size_t>{norms[0], norms[1], norms[2], chunks[0],
+                                                   norms[3], chunks[1], norms[4], chunks[2],
+                                                   norms[5], chunks[3], chunks[4], chunks[5]}));
+  std::vector<std::size_t> host = norms;
+  host.insert(host.end(), chunks.begin(), chunks.end());
+  EXPECT_EQ(order(false), host);
+}
 
 TEST(StreamExchange, DamageNamesTheRankAndLosesNothing) {
   run_local(3, [](Group& group) { law_damage(group, {}); });
@@ -114,17 +216,67 @@ TEST(StreamExchange, TellsWhatIsWrongWithACall) {
   });
 }
 
-TEST(StreamExchange, RefusesWhatDoesNotRunOnADevice) {
+TEST(StreamExchange, RefusesWhatDoesNotFit) {
   run_local(1, [](Group& group) {
     const std::vector<Bucket> one = {Bucket{0, {{"w", 0, 4096, {64, 64}}}}};
-    const auto error = [&](const char* scheme, const ExchangeOptions& options) {
-      return error_of(
-          [&] { StreamExchange(StreamLink{group}, one, Config::parse(scheme), options); });
+    const auto error = [&](const char* scheme, const char* kind) {
+      return error_of([&] {
+        StreamExchange(StreamLink{group}, one, Config::parse(scheme),
+                       {.kind = ExchangeKind::parse(kind)});
+      });
     };
-    EXPECT_NE(error("powersgd", {}).find("several rounds does not run on CUDA"), std::string::npos);
-    EXPECT_NE(error("dense", {.fuse_bytes = 10}).find("fused sums"), std::string::npos);
-    EXPECT_NE(error("dgc", {.kind = ExchangeKind::parse("split")}).find("'split' does not run"),
-              std::string::npos);
+    EXPECT_NE(error("powersgd", "split").find("travels by all-reduce"), std::string::npos);
+    EXPECT_NE(error("dgc", "server:1").find("at least 2 ranks"), std::string::npos);
+  });
+}
+
+// A scheme that has no copy of its memory on a device cannot compress averages there.
+TEST(StreamExchange, ASecondSchemeMustBeAbleToGoBack) {
+  const auto compressor = make_compressor(Config::parse("onebit"), Bucket::single(0, "w", 8), {});
+  for (const auto call : {&Compressor::keep, &Compressor::restore})
+    EXPECT_NE(error_of([&] { ((*compressor).*call)({}); }).find("second="), std::string::npos);
+}
+
+// Damage in the first round of stripes names its sender and the bucket, not the stripe.
+TEST(StreamExchange, DamageInStripesNamesTheBucket) {
+  class Flips final : public Forwarding {
+   public:
+    explicit Flips(Group& inner) : Forwarding(inner) {}
+    Pending all_to_all(ConstBytes mine, std::span<const std::size_t> pieces, std::size_t slot_bytes,
+                       Bytes slots, std::span<std::size_t> sizes, Stream stream) override {
+      Forwarding::all_to_all(mine, pieces, slot_bytes, slots, sizes, stream).wait();
+      if (rank() == 1 && ++calls_ == 2) slots[2 * slot_bytes + 30] ^= std::byte{4};
+      return {};
+    }
+
+   private:
+    int calls_ = 0;
+  };
+  run_local(3, [](Group& group) {
+    Flips flips(group);
+    const std::vector<Bucket> buckets = {Bucket::single(0, "a", 9000),
+                                         Bucket::single(1, "b", 9000)};
+    StreamExchange exchange({flips}, buckets, Config::parse("dgc:density=0.01,momentum=0"),
+                            {.kind = ExchangeKind::parse("split")});
+    const Model gradients = model_gradient(buckets, Shape::normal, seed_of(group, 0));
+    Model model = gradients;
+    const std::string text = error_of([&] { take_step(exchange, model, 0, {}); });
+    if (group.rank() == 1) {
+      EXPECT_EQ(text.find("rank 1, step 0, bucket 1, bytes from rank 2: frame's checksum"), 0u)
+          << text;
+    } else {
+      EXPECT_EQ(text, "");  // they skip the step
+      EXPECT_TRUE(exchange.outcome().skipped);
+    }
+    State state;
+    StateSaver saver(state);
+    exchange.visit_state(saver);
+    for (std::size_t i = 0; i < gradients[0].size(); ++i)
+      ASSERT_NEAR(state.at("a/v").values[i], gradients[0][i], 1e-5) << i;
+    for (const auto& [name, entry] : state) {
+      if (!name.ends_with("/owner/v")) continue;
+      for (const float value : entry.values) ASSERT_EQ(value, 0.0f) << name;
+    }
   });
 }
 

@@ -2,6 +2,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <algorithm>
 #include <limits>
 #include <string>
 #include <vector>
@@ -13,20 +14,41 @@
 
 namespace thinwire::testing {
 
-// The schemes that run on a device, and options that change the way of a step.
-inline const char* const stream_schemes[] = {
-    "dense",
-    "fp16",
-    "bf16",
-    "topk:density=0.02",
-    "topk:density=0.05,values=f32,index=elias_fano",
-    "topk:density=0.5",  // frames longer than a dense sum: an all-reduce of survivors
-    "dgc:density=0.02",
-    "dgc:density=0.02,momentum=0,values=sign",
-    "dgc:density=0.02,clip=0.5",
-    "dgc:density=0.02,clip=0.5,clip_norm=bucket,nesterov=on",
-    "dgc:density=0.02,warmup=8,values=log8,mask=off",
-};
+// The schemes that run on a kind of device, their variants, and options that change the way of a
+// step.
+inline std::vector<Config> stream_configs(Device::Kind kind) {
+  std::vector<Config> all = law_configs();
+  for (const char* more : {
+           "topk:density=0.05,values=f32,index=elias_fano",
+           "topk:density=0.5",  // frames longer than a dense sum: an all-reduce of survivors
+           "dgc:density=0.02,momentum=0,values=sign",
+           "dgc:density=0.02,clip=0.5",
+           "dgc:density=0.02,clip=0.5,clip_norm=bucket,nesterov=on",
+           "dgc:density=0.02,warmup=8,values=log8,mask=off",
+           "csc:density=0.1,warmup=4",
+           "powersgd:warmup=4",
+       })
+    all.push_back(Config::parse(more));
+  std::vector<Config> run;
+  for (const Config& config : all) {
+    const bool known = std::ranges::find(run, config.str(), &Config::str) != run.end();
+    // The entropy-coded form of qsgd is for the CPU alone.
+    const bool on_cuda =
+        find_scheme(config.scheme).cuda && config.str().find("form=coded") == std::string::npos;
+    if (!known && (kind == Device::Kind::cpu || on_cuda)) run.push_back(config);
+  }
+  return run;
+}
+
+// The kinds of exchange, other than auto, that take a scheme.
+inline std::vector<ExchangeKind> striped_kinds(const Config& config) {
+  std::vector<ExchangeKind> fit;
+  for (const char* text : {"split", "server:1", "split,second=topk:density=0.05"}) {
+    const ExchangeKind kind = ExchangeKind::parse(text);
+    if (error_of([&] { check_fit(kind, config); }).empty()) fit.push_back(kind);
+  }
+  return fit;
+}
 
 // A model's gradients in the memory of a device.
 class OnDeviceModel {
@@ -94,7 +116,8 @@ inline Model course_gradient(const Group& group, const std::vector<Bucket>& buck
 }
 
 // Law: the averages, the skipped steps, the reports and the states of an Exchange, bit for bit.
-inline void law_same_as_exchange(Group& group, const Config& config, const StreamLink& link) {
+inline void law_same_as_exchange(Group& group, const Config& config, const StreamLink& link,
+                                 const ExchangeOptions& options = {}) {
   constexpr std::uint64_t steps = 12;
   const auto buckets = awkward_buckets();
   std::vector<Model> averages;
@@ -102,7 +125,7 @@ inline void law_same_as_exchange(Group& group, const Config& config, const Strea
   std::vector<bool> skipped;
   Report expected;
   {
-    Exchange exchange(group, buckets, config);
+    Exchange exchange(group, buckets, config, options);
     for (std::uint64_t step = 0; step < steps; ++step) {
       averages.push_back(course_gradient(group, buckets, step));
       skipped.push_back(take_step(exchange, averages.back(), step).skipped);
@@ -110,7 +133,7 @@ inline void law_same_as_exchange(Group& group, const Config& config, const Strea
     }
     expected = exchange.report();
   }
-  StreamExchange exchange(link, buckets, config);
+  StreamExchange exchange(link, buckets, config, options);
   for (std::uint64_t step = 0; step < steps; ++step) {
     Model model = course_gradient(group, buckets, step);
     const StepResult result = take_step(exchange, model, seed_of(group, step), link.device);
@@ -124,20 +147,26 @@ inline void law_same_as_exchange(Group& group, const Config& config, const Strea
   const Report report = exchange.report();
   EXPECT_EQ(report.steps, expected.steps);
   EXPECT_EQ(report.skipped, expected.skipped);
-  EXPECT_EQ(report.payload_bytes, expected.payload_bytes) << config.str();
+  // An Exchange leaves out further rounds of a skipped step; a device does not know of it.
+  const bool rounds = make_compressor(config, buckets[1], {0, 1})->rounds() > 1;
+  if (rounds)
+    EXPECT_GE(report.payload_bytes, expected.payload_bytes) << config.str();
+  else
+    EXPECT_EQ(report.payload_bytes, expected.payload_bytes) << config.str();
   EXPECT_EQ(report.dense_bytes, expected.dense_bytes);
 }
 
 // Law: a state goes from the CPU to the device and back without a change of bits in between.
-inline void law_state_moves(Group& group, const Config& config, const StreamLink& link) {
+inline void law_state_moves(Group& group, const Config& config, const StreamLink& link,
+                            const ExchangeOptions& options = {}) {
   const auto buckets = awkward_buckets();
   const auto gradient = [&](std::uint64_t step) {
     return model_gradient(buckets, Shape::heavy, seed_of(group, step));
   };
-  Exchange straight(group, buckets, config);
+  Exchange straight(group, buckets, config, options);
   State state;
   {
-    Exchange first(group, buckets, config);
+    Exchange first(group, buckets, config, options);
     for (std::uint64_t step = 0; step < 4; ++step) {
       Model model = gradient(step), same = model;
       take_step(straight, model, 0);
@@ -146,7 +175,7 @@ inline void law_state_moves(Group& group, const Config& config, const StreamLink
     state = state_of(first);
   }
   {
-    StreamExchange second(link, buckets, config);
+    StreamExchange second(link, buckets, config, options);
     StateLoader loader(state);
     second.visit_state(loader);
     for (std::uint64_t step = 4; step < 8; ++step) {
@@ -160,7 +189,7 @@ inline void law_state_moves(Group& group, const Config& config, const StreamLink
     StateSaver saver(state);
     second.visit_state(saver);
   }
-  Exchange third(group, buckets, config);
+  Exchange third(group, buckets, config, options);
   StateLoader loader(state);
   third.visit_state(loader);
   Model model = gradient(8), same = model;

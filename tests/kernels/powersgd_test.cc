@@ -12,8 +12,8 @@ namespace {
 class PowerSgd : public EachTarget {};
 THINWIRE_EACH_TARGET(PowerSgd);
 
-constexpr std::size_t row_counts[] = {1, 2, 7, 8, 9, 17};
-constexpr std::size_t col_counts[] = {1, 3, 15, 16, 17, 33, 64, 100, 515};
+constexpr std::size_t row_counts[] = {1, 2, 7, 9, 17, 131};
+constexpr std::size_t col_counts[] = {1, 3, 15, 16, 17, 33, 100, 515, 1025};
 constexpr std::size_t ranks[] = {1, 2, 3, 4, 5, 8, 9};
 
 // Calls body(panel, offset) for matrices and for parts of wider ones.

@@ -112,7 +112,8 @@ def course(rank, world, device, backend, scheme, options):
     scaler = None
     if options.get("scaler"):
         scaler = torch.amp.GradScaler(device, init_scale=2.0**10, growth_interval=3)
-    handle = thinwire.attach(ddp, optimizer, scheme=scheme, scaler=scaler, check_every=4)
+    handle = thinwire.attach(ddp, optimizer, scheme=scheme, scaler=scaler, check_every=4,
+                             **options.get("attach", {}))
     poison = [(4, world - 1), (7, 0)] if options.get("poison", True) else []
     steps(ddp, optimizer, rank, range(STEPS), poison, scaler, options.get("between", int))
     return remains(model, handle)
@@ -405,6 +406,11 @@ def test_networks_compiled_and_under_autocast():
             run(world, real, backend, compiled, autocast, seconds=300)
 
 
+def test_stripes_and_fused_sums():
+    compare(attach={"exchange": "split"})
+    compare(schemes=("bf16",), attach={"fuse_mb": 0.01})
+
+
 def refusals(rank, world):
     def refused(*parts, model=None, **options):
         model = model if model is not None else Fixed()
@@ -416,10 +422,7 @@ def refusals(rank, world):
         else:
             raise AssertionError(f"{options} was not refused")
 
-    refused("qsgd", scheme="qsgd")
-    refused("powersgd", scheme="powersgd")
-    refused("split", "CUDA", exchange="split")
-    refused("fuse", "CUDA", fuse_mb=1)
+    refused("atomo", scheme="atomo")
     refused("on the CPU", scheme="topk", delay=2)
 
 

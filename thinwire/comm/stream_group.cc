@@ -21,6 +21,14 @@ class SoloStreamGroup final : public StreamGroup {
   void all_reduce(Bytes, DType, ReduceOp, Stream) override {}
 
   void all_gather(ConstBytes mine, Bytes slots, Stream stream) override {
+    keep(mine, slots, stream);
+  }
+  void all_to_all(ConstBytes mine, Bytes slots, Stream stream) override {
+    keep(mine, slots, stream);
+  }
+
+ private:
+  void keep(ConstBytes mine, Bytes slots, Stream stream) const {
     if (mine.empty()) return;
     if (device_.kind == Device::Kind::cpu)
       std::memcpy(slots.data(), mine.data(), mine.size());
@@ -28,7 +36,6 @@ class SoloStreamGroup final : public StreamGroup {
       copy_bytes(slots.data(), mine.data(), mine.size(), stream);
   }
 
- private:
   Device device_;
 };
 

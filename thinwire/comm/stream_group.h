@@ -27,6 +27,10 @@ class StreamGroup {
   // slots[r * mine.size()].
   virtual void all_gather(ConstBytes mine, Bytes slots, Stream stream) = 0;
 
+  // Rank r gets slot r of `mine`, which has size() slots of the same length on all ranks; rank r's
+  // bytes arrive in slot r of `slots`.
+  virtual void all_to_all(ConstBytes mine, Bytes slots, Stream stream) = 0;
+
   // Breaks off what is under way and would never end, because a rank is gone. The group is unusable
   // afterwards.
   virtual void break_off() {}

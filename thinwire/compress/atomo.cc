@@ -285,6 +285,9 @@ const Scheme& atomo_scheme() {
       .feedback = false,
       .stochastic = true,
       .momentum = false,
+      .host =
+          "it decomposes every layer in every step on the host, which takes longer than a "
+          "dense step; move the gradients to the CPU, or use powersgd",
       .options = options(),
       .variants = {"rank=1,memory=residual"},
       .bytes = nullptr,

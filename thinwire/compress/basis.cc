@@ -2,25 +2,30 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "thinwire/compress/basis.h"
 
+#include <algorithm>
+#include <bit>
 #include <cmath>
 #include <span>
 #include <vector>
 
-#include "thinwire/core/random.h"
-#include "thinwire/kernels/norm.h"
-
 namespace thinwire {
 namespace {
-
-// Below this share, the rest of a vector after projection is only rounding error.
-constexpr double negligible = 1e-12;
 
 using Vector = std::span<double>;
 
 double product(Vector a, Vector b) {
-  double sums[16] = {};
-  for (std::size_t i = 0; i < a.size(); ++i) sums[i % 16] += a[i] * b[i];
-  return add_sums(sums);
+  double sums[basis_sums];
+  // Sums of nothing are zeros, which change no other sum.
+  const std::size_t used = std::bit_ceil(std::min(a.size(), basis_sums));
+  std::fill_n(sums, used, 0.0);
+  for (std::size_t at = 0; at < a.size(); at += basis_sums) {
+    const std::size_t count = std::min(basis_sums, a.size() - at);
+    for (std::size_t i = 0; i < count; ++i) sums[i] += a[at + i] * b[at + i];
+  }
+  for (std::size_t half = used / 2; half > 0; half /= 2) {
+    for (std::size_t i = 0; i < half; ++i) sums[i] += sums[i + half];
+  }
+  return sums[0];
 }
 
 // Removes the directions of `done` from `x` and scales the rest to length 1. Returns false when
@@ -34,13 +39,9 @@ bool complete(std::span<const Vector> done, Vector x) {
     }
   }
   const double norm = std::sqrt(product(x, x));
-  if (!(norm > negligible * before)) return false;
+  if (!(norm > basis_negligible * before)) return false;
   for (double& value : x) value /= norm;
   return true;
-}
-
-float uniform(std::uint64_t seed, std::size_t length, std::size_t k, std::size_t i) {
-  return 2 * random_unit(seed, k * length + i) - 1;
 }
 
 }  // namespace
@@ -48,7 +49,7 @@ float uniform(std::uint64_t seed, std::size_t length, std::size_t k, std::size_t
 void draw(const Basis& basis, std::uint64_t seed) {
   for (std::size_t k = 0; k < basis.rank; ++k) {
     for (std::size_t i = 0; i < basis.length; ++i)
-      basis.values[i * basis.step + k * basis.jump] = uniform(seed, basis.length, k, i);
+      basis.values[i * basis.step + k * basis.jump] = basis_draw(seed, basis.length, k, i);
   }
 }
 
@@ -61,7 +62,7 @@ void orthonormalise(const Basis& basis, std::optional<std::uint64_t> redraw) {
     for (std::size_t i = 0; i < x.size(); ++i) x[i] = values[i * basis.step];
     bool sound = complete(done, x);
     if (!sound && redraw) {
-      for (std::size_t i = 0; i < x.size(); ++i) x[i] = uniform(*redraw, x.size(), k, i);
+      for (std::size_t i = 0; i < x.size(); ++i) x[i] = basis_draw(*redraw, x.size(), k, i);
       sound = complete(done, x);
     }
     for (std::size_t i = 0; i < x.size(); ++i)

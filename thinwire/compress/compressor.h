@@ -11,8 +11,13 @@
 // On a device (Site::device) gradients, payloads, inboxes and averages lie in its memory, and
 // encode() and decode() only enqueue work on turn.stream: no call waits for the device. encode()
 // returns leg().bytes and leaves the length in turn.written; decode() returns ok and leaves what it
-// found in turn.verdict. All buckets of a step are encoded before the first is decoded. After the
-// last one conclude() ends the step of each bucket.
+// found in turn.verdict. Round 0 of all buckets is encoded before the last round of any is decoded.
+// After that conclude() ends the step of each bucket.
+//
+// The host does not know there that a step is void, so a void step runs all its rounds. Whatever
+// decode() of an earlier round has found, encode() of the next stays within its memory, changes
+// nothing that conclude() cannot take back, and writes a message that no rank takes for damage: any
+// numbers for a sum or a maximum, a whole frame for a gather. Nobody uses what arrives.
 //
 // dense, the casts and the sparse schemes have one round. terngrad (shared maximum, then values),
 // csc (norms, then chunks) and powersgd (P, then Q) have two. docs/notebook/design.md
@@ -59,7 +64,8 @@ struct Turn {
 
   // The rest is for devices only, and points to device memory.
   Verdict* verdict = nullptr;        // of this step
-  std::uint64_t* written = nullptr;  // encode() of a gather writes its number of bytes there
+  // encode() of a gather writes its number of bytes there; of a scatter, those of every piece.
+  std::uint64_t* written = nullptr;
   const double* norm = nullptr;      // squared_norm
 };
 
@@ -122,12 +128,18 @@ class Compressor {
   // The same on a rank whose gradient was beyond the limit, in this bucket or another. The memory
   // keeps nothing of the step. The earlier residual stays, up to rounding; the momentum restarts.
   // `gradient` is what was encoded. take_out() in kernels/limit.h does this element by element.
-  virtual void forget(const Turn& turn, std::span<const float> /*gradient*/) { undo(turn); }
+  virtual void forget(const Turn& turn, TensorView /*gradient*/) { undo(turn); }
 
   // On a device, in place of undo() and forget(): when the step's verdict is that it is not taken,
   // takes it back and fills the gradient with `fill` (0 or NaN); else does nothing. decode() does
   // not change the gradient of a rank that is not sound, because it is needed here.
   virtual void conclude(const Turn&, TensorView /*gradient*/, float /*fill*/) {}
+
+  // On a device, for those who compress averages (exchange split): keep() copies the memory aside
+  // before encode(). restore() stands in place of conclude(): when the step is not taken, it puts
+  // the copy back, to the bit. By default both throw: the scheme cannot be a second compressor.
+  virtual void keep(const Turn& turn);
+  virtual void restore(const Turn& turn);
 
   // On a device it waits for the work of turn.stream of the last call.
   virtual void visit_state(StateVisitor& visitor) = 0;

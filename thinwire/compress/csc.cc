@@ -9,6 +9,8 @@
 // fair to a shorter last one. An element beyond the limit (kernels/limit.h) makes the norm of its
 // chunk NaN, which every worker sees in the sum.
 // SPDX-License-Identifier: Apache-2.0
+#include "thinwire/compress/csc.h"
+
 #include <algorithm>
 #include <cmath>
 #include <limits>
@@ -27,15 +29,6 @@ constexpr std::string_view value_names[] = {"f32", "f16", "bf16"};  // in order 
 // With fewer chunks than this, a few per cent of them would be all or nothing.
 constexpr std::size_t least_chunks = 64;
 
-struct CscSettings {
-  double density = 0.1;
-  std::size_t chunk = 32768;
-  bool previous = false;
-  std::uint64_t warmup = 0;
-  MemoryRule rule;
-  DType values = DType::f32;
-};
-
 CscSettings read(const Options& options) {
   CscSettings settings;
   settings.density = options.number("density", 0, 1);
@@ -46,13 +39,6 @@ CscSettings read(const Options& options) {
   settings.rule = read_momentum_options(options);
   settings.values = static_cast<DType>(options.choice("values", value_names));
   return settings;
-}
-
-// Small buckets have smaller chunks. Where possible, a chunk is a multiple of the kernel's sixteen.
-CscGrid grid_of(std::size_t elements, std::size_t chunk) {
-  std::size_t most = std::max<std::size_t>(1, elements / least_chunks);
-  if (most > 16) most -= most % 16;
-  return {elements, std::min(chunk, most)};
 }
 
 // The chunks with the largest norms, the lower number first among equals; in ascending order.
@@ -72,9 +58,9 @@ class CscCompressor final : public Compressor {
   CscCompressor(const CscSettings& settings, const Bucket& bucket, const Site& site)
       : settings_(settings),
         bucket_(bucket),
-        grid_(grid_of(bucket.elements(), settings.chunk)),
+        grid_(csc_grid(bucket.elements(), settings.chunk)),
         values_{settings.values, site.world},
-        norms_as_{settings.previous ? settings.values : DType::f32, site.world},
+        norms_as_{settings.norms(), site.world},
         who_("rank " + std::to_string(site.rank) + ", bucket " + std::to_string(bucket.id)),
         memory_(bucket, grid_, settings.rule, values_),
         norms_(grid_.count()) {}
@@ -83,10 +69,7 @@ class CscCompressor final : public Compressor {
   bool in_turn() const override { return true; }
 
   Leg leg(std::uint64_t step, int round) const override {
-    const std::size_t norms = norms_as_.bytes(grid_.count()), chunks = chunk_bytes(step);
-    if (settings_.previous) return {Reduction::sum, values_.dtype, chunks + norms};
-    return round == 0 ? Leg{Reduction::sum, DType::f32, norms}
-                      : Leg{Reduction::sum, values_.dtype, chunks};
+    return CscPlan(settings_, grid_, step).leg(round);
   }
 
   std::size_t encode(const Turn& turn, TensorView gradient, Bytes out) override {
@@ -99,10 +82,10 @@ class CscCompressor final : public Compressor {
       write_norms(false, out);
     } else {
       if (settings_.previous) pick(turn.step);
-      const std::size_t bytes = chunk_bytes(turn.step);
-      memory_.send(picks_, is_warmup(turn.step) ? Velocity::keep : Velocity::mask,
+      const std::size_t bytes = CscPlan(settings_, grid_, turn.step).value_bytes;
+      memory_.send(picks_, settings_.is_warmup(turn.step) ? Velocity::keep : Velocity::mask,
                    out.first(bytes));
-      if (settings_.previous) write_norms(!is_warmup(turn.step), out.subspan(bytes));
+      if (settings_.previous) write_norms(!settings_.is_warmup(turn.step), out.subspan(bytes));
     }
     return out.size();
   }
@@ -112,7 +95,7 @@ class CscCompressor final : public Compressor {
   Status decode(const Turn& turn, const Inbox& inbox, TensorView average) override {
     require_f32_cpu(average, bucket_.elements(), who_);
     const bool has_chunks = turn.round == 1 || settings_.previous;
-    const std::size_t bytes = has_chunks ? chunk_bytes(turn.step) : 0;
+    const std::size_t bytes = has_chunks ? CscPlan(settings_, grid_, turn.step).value_bytes : 0;
     // Reads the norms first: they tell whether the step is skipped.
     if (turn.round == 0 && !norms_as_.read(inbox.data.subspan(bytes), norms_))
       return {Code::skipped, "a rank's gradient was not finite"};
@@ -132,9 +115,9 @@ class CscCompressor final : public Compressor {
     norms_ = norms_before_;
   }
 
-  void forget(const Turn& turn, std::span<const float> gradient) override {
+  void forget(const Turn& turn, TensorView gradient) override {
     undo(turn);
-    memory_.forget(gradient);
+    memory_.forget(gradient.f32());
   }
 
   void visit_state(StateVisitor& visitor) override {
@@ -145,17 +128,9 @@ class CscCompressor final : public Compressor {
   }
 
  private:
-  bool is_warmup(std::uint64_t step) const { return step < settings_.warmup; }
-
-  std::size_t wanted(std::uint64_t step) const {
-    return is_warmup(step) ? grid_.count() : grid_.share(settings_.density);
+  void pick(std::uint64_t step) {
+    picks_ = largest(norms_, CscPlan(settings_, grid_, step).wanted);
   }
-
-  std::size_t chunk_bytes(std::uint64_t step) const {
-    return values_.bytes(grid_.packed(wanted(step)));
-  }
-
-  void pick(std::uint64_t step) { picks_ = largest(norms_, wanted(step)); }
 
   // With `masked`, chunks that were just sent have norm 0: nothing is left of them, and with their
   // full norm they would be picked again at once.
@@ -201,13 +176,31 @@ std::vector<Option> options() {
 
 std::size_t bytes_of(const Options& options, const Bucket& bucket) {
   const CscSettings settings = read(options);
-  const CscGrid grid = grid_of(bucket.elements(), settings.chunk);
-  const SummedValues values{settings.values, 1};
-  return values.bytes(grid.packed(grid.share(settings.density))) +
-         grid.count() * (settings.previous ? size_of(settings.values) : sizeof(float));
+  const CscPlan plan(settings, csc_grid(bucket.elements(), settings.chunk), settings.warmup);
+  return plan.value_bytes + plan.norm_bytes;
 }
 
 }  // namespace
+
+CscGrid csc_grid(std::size_t elements, std::size_t chunk) {
+  std::size_t most = std::max<std::size_t>(1, elements / least_chunks);
+  if (most > 16) most -= most % 16;
+  return {elements, std::min(chunk, most)};
+}
+
+CscPlan::CscPlan(const CscSettings& settings, const CscGrid& grid, std::uint64_t step)
+    : wanted(settings.is_warmup(step) ? grid.count() : grid.share(settings.density)),
+      values(grid.packed(wanted)),
+      value_bytes(values * size_of(settings.values)),
+      norm_bytes(grid.count() * size_of(settings.norms())),
+      previous(settings.previous),
+      dtype(settings.values) {}
+
+Leg CscPlan::leg(int round) const {
+  if (previous) return {Reduction::sum, dtype, value_bytes + norm_bytes};
+  return round == 0 ? Leg{Reduction::sum, DType::f32, norm_bytes}
+                    : Leg{Reduction::sum, dtype, value_bytes};
+}
 
 const Scheme& csc_scheme() {
   static const Scheme scheme{
@@ -223,6 +216,7 @@ const Scheme& csc_scheme() {
       .feedback = true,
       .stochastic = false,
       .momentum = true,
+      .cuda = true,
       .options = options(),
       .variants = {"density=0.1,nesterov=on,chunk=7", "density=0.05,select=previous,chunk=32",
                    "density=0.1,select=previous,values=f16"},
@@ -231,6 +225,8 @@ const Scheme& csc_scheme() {
       .traffic = 20,
       .make = [](const Options& options, const Bucket& bucket,
                  const Site& site) -> std::unique_ptr<Compressor> {
+        if (site.device.kind == Device::Kind::cuda)
+          return make_csc_cuda(read(options), bucket, site);
         return std::make_unique<CscCompressor>(read(options), bucket, site);
       },
   };

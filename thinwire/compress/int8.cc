@@ -2,6 +2,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "thinwire/kernels/int8.h"
 
+#include "thinwire/compress/codec_cuda.h"
 #include "thinwire/compress/coded.h"
 #include "thinwire/compress/ranged.h"
 #include "thinwire/compress/schemes.h"
@@ -20,6 +21,9 @@ Int8Rule rule_of(const Options& options) {
 
 std::unique_ptr<Compressor> make(const Options& options, const Bucket& bucket, const Site& site) {
   const Int8Rule rule = rule_of(options);
+  if (site.device.kind == Device::Kind::cuda)
+    return make_coded_cuda(17, read_seed(options), read_memory_options(options),
+                           int8_codec_cuda(rule, bucket.elements()), bucket, site);
   return std::make_unique<CodedCompressor>(
       std::uint8_t{17}, read_seed(options), read_memory_options(options),
       std::make_unique<Int8Codec>(rule, rule.block, bucket.elements()), bucket, site);
@@ -49,6 +53,7 @@ const Scheme& int8_scheme() {
       .feedback = true,
       .stochastic = false,
       .momentum = false,
+      .cuda = true,
       .options = options(),
       .variants = {"block=64,memory=none", "rounding=random,memory=none",
                    "block=1024,rounding=random", "memory=momentum"},

@@ -2,6 +2,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "thinwire/kernels/natural.h"
 
+#include "thinwire/compress/codec_cuda.h"
 #include "thinwire/compress/coded.h"
 #include "thinwire/compress/ranged.h"
 #include "thinwire/compress/schemes.h"
@@ -39,6 +40,9 @@ class NaturalCodec final : public RangedCodec {
 };
 
 std::unique_ptr<Compressor> make(const Options& options, const Bucket& bucket, const Site& site) {
+  if (site.device.kind == Device::Kind::cuda)
+    return make_coded_cuda(16, read_seed(options), read_memory_options(options),
+                           natural_codec_cuda(bucket.elements()), bucket, site);
   return std::make_unique<CodedCompressor>(
       std::uint8_t{16}, read_seed(options), read_memory_options(options),
       std::make_unique<NaturalCodec>(bucket.elements()), bucket, site);
@@ -64,6 +68,7 @@ const Scheme& natural_scheme() {
       .feedback = false,
       .stochastic = true,
       .momentum = false,
+      .cuda = true,
       .options = options(),
       .variants = {"memory=residual", "memory=momentum,nesterov=on"},
       .bytes =

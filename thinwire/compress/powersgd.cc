@@ -9,6 +9,8 @@
 // What was sent is subtracted from v when the next gradient is added, panel by panel, while it is
 // in a cache anyway. Until then v holds M, so undo() has nothing to compute and is exact.
 // SPDX-License-Identifier: Apache-2.0
+#include "thinwire/compress/powersgd.h"
+
 #include <algorithm>
 #include <atomic>
 #include <limits>
@@ -24,22 +26,12 @@
 namespace thinwire {
 namespace {
 
-enum class ErrorOf : std::uint8_t { average, local };
 constexpr std::string_view error_names[] = {"average", "local"};
 
 // Elements of v that are still in the L1 cache when take() follows settle().
 constexpr std::size_t cached = std::size_t{1} << 12;
 
-struct Settings {
-  std::size_t rank = 2;
-  double rate = 2;
-  std::uint64_t warmup = 0;
-  bool warm_start = true;
-  ErrorOf error = ErrorOf::average;
-  std::uint64_t seed = 0;
-};
-
-Settings read(const Options& options) {
+PowerSgdSettings read(const Options& options) {
   return {static_cast<std::size_t>(options.integer("rank", 1, 256)),
           options.number("rate", 0, 1e6),
           static_cast<std::uint64_t>(options.integer("warmup", 0, 1L << 40)),
@@ -50,7 +42,7 @@ Settings read(const Options& options) {
 
 class PowerSgdCompressor final : public Compressor {
  public:
-  PowerSgdCompressor(const Settings& settings, const Bucket& bucket, const Site& site)
+  PowerSgdCompressor(const PowerSgdSettings& settings, const Bucket& bucket, const Site& site)
       : settings_(settings),
         bucket_(bucket),
         site_(site),
@@ -108,9 +100,10 @@ class PowerSgdCompressor final : public Compressor {
     given_ = nullptr;
   }
 
-  void forget(const Turn& turn, std::span<const float> gradient) override {
+  void forget(const Turn& turn, TensorView gradient) override {
     undo(turn);
-    take_out(Accumulate::residual, 1.0f, gradient.data(), nullptr, nullptr, v_.data(), v_.size());
+    take_out(Accumulate::residual, 1.0f, gradient.f32().data(), nullptr, nullptr, v_.data(),
+             v_.size());
   }
 
   void visit_state(StateVisitor& visitor) override {
@@ -253,7 +246,7 @@ class PowerSgdCompressor final : public Compressor {
     return settings_.error == ErrorOf::local ? own_q_.data() : mean_q_.data();
   }
 
-  Settings settings_;
+  PowerSgdSettings settings_;
   Bucket bucket_;
   Site site_;
   std::string who_;                     // for errors
@@ -282,6 +275,7 @@ const Scheme& powersgd_scheme() {
       .feedback = true,
       .stochastic = false,
       .momentum = false,
+      .cuda = true,
       .options =
           {{"rank", "2", "Rank of the approximation, 1 to 256."},
            {"rate", "2",
@@ -295,7 +289,7 @@ const Scheme& powersgd_scheme() {
       .variants = {"rank=1,error=local", "rank=4,rate=1", "rank=3,warm_start=off,rate=1"},
       .bytes =
           [](const Options& options, const Bucket& bucket) {
-            const Settings settings = read(options);
+            const PowerSgdSettings settings = read(options);
             const PowerSgdLayout layout =
                 lay_out(bucket, settings.rank, settings.rate, settings.seed);
             return (layout.p + layout.plain_count + layout.q) * sizeof(float);
@@ -303,6 +297,8 @@ const Scheme& powersgd_scheme() {
       .traffic = 28,
       .make = [](const Options& options, const Bucket& bucket,
                  const Site& site) -> std::unique_ptr<Compressor> {
+        if (site.device.kind == Device::Kind::cuda)
+          return make_powersgd_cuda(read(options), bucket, site);
         return std::make_unique<PowerSgdCompressor>(read(options), bucket, site);
       },
   };

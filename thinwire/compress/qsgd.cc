@@ -4,9 +4,11 @@
 
 #include <cstring>
 
+#include "thinwire/compress/codec_cuda.h"
 #include "thinwire/compress/coded.h"
 #include "thinwire/compress/ranged.h"
 #include "thinwire/compress/schemes.h"
+#include "thinwire/core/error.h"
 #include "thinwire/wire/block.h"
 #include "thinwire/wire/elias.h"
 
@@ -84,8 +86,17 @@ QsgdRule rule_of(const Options& options) {
 
 std::unique_ptr<Compressor> make(const Options& options, const Bucket& bucket, const Site& site) {
   const QsgdRule rule = rule_of(options);
+  const bool packed = options.choice("form", form_names) == 0;
+  if (site.device.kind == Device::Kind::cuda) {
+    if (!packed)
+      fail(
+          "scheme 'qsgd': form=coded does not run on CUDA, because its codes have no fixed place; "
+          "use form=packed");
+    return make_coded_cuda(10, read_seed(options), read_memory_options(options),
+                           qsgd_codec_cuda(rule, bucket.elements()), bucket, site);
+  }
   std::unique_ptr<Codec> codec;
-  if (options.choice("form", form_names) == 0) {
+  if (packed) {
     codec = std::make_unique<PackedCodec>(rule, rule.bucket, bucket.elements());
   } else {
     codec = std::make_unique<EliasCodec>(rule, bucket.elements());
@@ -123,6 +134,7 @@ const Scheme& qsgd_scheme() {
       .feedback = false,
       .stochastic = true,
       .momentum = false,
+      .cuda = true,
       .options = options(),
       .variants = {"bits=3,norm=max", "bits=8,bucket=64", "bits=1,form=coded",
                    "bits=6,form=coded,memory=residual"},

@@ -7,6 +7,8 @@
 //     none                 sends g_i times the length of its stratum: unbiased, but noisy
 //     residual, momentum   keeps what is not sent; no factor
 // SPDX-License-Identifier: Apache-2.0
+#include "thinwire/compress/randomk.h"
+
 #include <algorithm>
 #include <cmath>
 #include <cstring>
@@ -15,21 +17,14 @@
 
 #include "thinwire/compress/memory_options.h"
 #include "thinwire/compress/schemes.h"
-#include "thinwire/core/random.h"
 #include "thinwire/memory/csc.h"
+#include "thinwire/memory/strata.h"
 
 namespace thinwire {
 namespace {
 
 // About the elements per call of the pass: they stay in the cache while sent blocks are cleared.
 constexpr std::size_t piece_elements = 4096;
-
-struct RandomkSettings {
-  double density = 0.25;
-  std::size_t block = 1;
-  std::uint64_t seed = 0;
-  MemoryRule rule;
-};
 
 RandomkSettings read(const Options& options) {
   RandomkSettings settings;
@@ -51,6 +46,7 @@ class RandomkCompressor final : public Compressor {
         who_("rank " + std::to_string(site.rank) + ", bucket " + std::to_string(bucket.id)),
         memory_(bucket, grid_, settings.rule, values_),
         picks_(grid_.share(settings.density)),
+        strata_{grid_.count(), picks_.size()},
         received_(grid_.packed(picks_.size())) {}
 
   Leg leg(std::uint64_t, int) const override {
@@ -87,32 +83,25 @@ class RandomkCompressor final : public Compressor {
   }
 
   void undo(const Turn&) override { memory_.undo(); }
-  void forget(const Turn& turn, std::span<const float> gradient) override {
+  void forget(const Turn& turn, TensorView gradient) override {
     undo(turn);
-    memory_.forget(gradient);
+    memory_.forget(gradient.f32());
   }
   void visit_state(StateVisitor& visitor) override { memory_.visit_state(visitor); }
 
  private:
-  // The first block of a stratum.
-  std::size_t stratum(std::size_t i) const { return grid_.count() * i / picks_.size(); }
-
   void draw(std::uint64_t step) {
     if (drawn_ == step) return;
     drawn_ = step;
-    const std::uint64_t stream = random_at(random_at(settings_.seed, step), bucket_.id);
-    for (std::size_t i = 0; i < picks_.size(); ++i) {
-      const std::size_t from = stratum(i), length = stratum(i + 1) - from;
-      const std::uint32_t at = random_below(stream, i, static_cast<std::uint32_t>(length));
-      picks_[i] = static_cast<std::uint32_t>(from) + at;
-    }
+    const std::uint64_t stream = settings_.stream(step, bucket_);
+    for (std::size_t i = 0; i < picks_.size(); ++i) picks_[i] = strata_.pick(stream, i);
   }
 
   void send_scaled(std::span<const float> gradient, Bytes out) {
     grid_.gather(gradient.data(), picks_, received_.data());
     float* value = received_.data();
     for (std::size_t i = 0; i < picks_.size(); ++i) {
-      const auto factor = static_cast<float>(stratum(i + 1) - stratum(i));
+      const auto factor = static_cast<float>(strata_.length(i));
       for (float* const end = value + grid_.size(picks_[i]); value < end; ++value) *value *= factor;
     }
     values_.write(received_, out);
@@ -127,7 +116,8 @@ class RandomkCompressor final : public Compressor {
   std::vector<double> sums_;
   std::optional<std::uint64_t> drawn_;
   std::vector<std::uint32_t> picks_;  // of that step
-  std::vector<float> received_;       // values of the step, as they travel
+  Strata strata_;
+  std::vector<float> received_;  // values of the step, as they travel
 };
 
 std::vector<Option> options() {
@@ -156,6 +146,7 @@ const Scheme& randomk_scheme() {
       .feedback = false,
       .stochastic = true,
       .momentum = false,
+      .cuda = true,
       .options = options(),
       .variants = {"density=0.1,memory=momentum", "density=0.05,block=16,seed=3",
                    "density=0.1,block=5,memory=residual",
@@ -171,6 +162,8 @@ const Scheme& randomk_scheme() {
           [](const Options& options) { return read(options).rule.accumulate == Accumulate::none; },
       .make = [](const Options& options, const Bucket& bucket,
                  const Site& site) -> std::unique_ptr<Compressor> {
+        if (site.device.kind == Device::Kind::cuda)
+          return make_randomk_cuda(read(options), bucket, site);
         return std::make_unique<RandomkCompressor>(read(options), bucket, site);
       },
   };

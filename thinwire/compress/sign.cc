@@ -3,10 +3,10 @@
 #include "thinwire/compress/sign.h"
 
 #include <algorithm>
-#include <bit>
 #include <cmath>
 #include <cstring>
 
+#include "thinwire/compress/codec_cuda.h"
 #include "thinwire/compress/coded.h"
 #include "thinwire/core/parallel.h"
 #include "thinwire/kernels/limit.h"
@@ -58,9 +58,6 @@ bool padding_is_zero(ConstBytes bits, std::size_t count) {
   return count % 8 == 0 || std::to_integer<unsigned>(bits.back()) >> count % 8 == 0;
 }
 
-// Whether a level is zero or positive; its sign bit must be clear.
-bool is_level(float value) { return std::isfinite(value) && !std::signbit(value); }
-
 // Calls body(first, count) for the blocks of a group. Most groups are one block and need no
 // parallel loop.
 template <typename Body>
@@ -101,6 +98,9 @@ std::unique_ptr<Compressor> make_sign_compressor(std::uint8_t scheme, SignLevels
                                                  const std::vector<SignGroup>& groups,
                                                  const Options& options, const Bucket& bucket,
                                                  const Site& site) {
+  if (site.device.kind == Device::Kind::cuda)
+    return make_coded_cuda(scheme, 0, read_memory_options(options),
+                           sign_codec_cuda(levels, groups, site.world, site.device), bucket, site);
   return std::make_unique<CodedCompressor>(scheme, 0, read_memory_options(options),
                                            std::make_unique<SignCodec>(levels, groups), bucket,
                                            site);
@@ -147,7 +147,7 @@ bool SignCodec::encode_group(const Place& place, const float* g, float* r, Bytes
   auto* bits = reinterpret_cast<std::uint8_t*>(out.data() + place.bits);
   const SignSums sums = scan_group(g, r, count, bits);
   const bool sound = std::isfinite(sums.high) && std::isfinite(sums.low);
-  const Levels levels = sound ? levels_of(sums, count) : Levels{};
+  const SignPair levels = sound ? sign_levels(levels_, sums, count) : SignPair{};
   write_levels(levels, out.data() + place.levels);
   // Bits without a meaning are zero, so that a gradient has only one payload.
   if (levels.low == 0) std::fill_n(bits, bytes_of_bits(count), std::uint8_t{0});
@@ -162,43 +162,26 @@ bool SignCodec::encode_group(const Place& place, const float* g, float* r, Bytes
   return sound;
 }
 
-SignCodec::Levels SignCodec::levels_of(const SignSums& sums, std::size_t count) const {
-  if (levels_ == SignLevels::magnitude) {
-    const auto mean = static_cast<float>((sums.high - sums.low) / static_cast<double>(count));
-    return {mean, mean == 0 ? 0.0f : -mean};
-  }
-  const auto mean = [](double sum, std::size_t n) {
-    return n == 0 ? 0.0f : static_cast<float>(sum / static_cast<double>(n));
-  };
-  return {mean(sums.high, count - sums.lows), mean(sums.low, sums.lows)};
-}
-
-void SignCodec::write_levels(const Levels& levels, std::byte* to) const {
+void SignCodec::write_levels(const SignPair& levels, std::byte* to) const {
   std::memcpy(to, &levels.high, sizeof levels.high);
   if (levels_ == SignLevels::two_means)
     std::memcpy(to + sizeof levels.high, &levels.low, sizeof levels.low);
 }
 
 // Refuses everything that an encoder would write differently.
-Status SignCodec::read_group(const Place& place, ConstBytes payload, Levels& levels) const {
+Status SignCodec::read_group(const Place& place, ConstBytes payload, SignPair& levels) const {
   const std::size_t count = place.group.count;
   const ConstBytes bits = payload.subspan(place.bits, bytes_of_bits(count));
   if (!padding_is_zero(bits, count)) return {Code::bad_value, "signs: set bits in the padding"};
   const Sides sides = sides_of(bits, count);
   std::memcpy(&levels.high, payload.data() + place.levels, sizeof levels.high);
-  if (!is_level(levels.high))
-    return {Code::bad_value, "signs: an upper level that is negative or not finite"};
   if (levels_ == SignLevels::magnitude) {
-    if (levels.high == 0 && sides.ones) return {Code::bad_value, "signs: bits without a magnitude"};
     levels.low = -levels.high;
-    return {};
+  } else {
+    std::memcpy(&levels.low, payload.data() + place.levels + sizeof levels.high, sizeof levels.low);
   }
-  std::memcpy(&levels.low, payload.data() + place.levels + sizeof levels.high, sizeof levels.low);
-  const bool none = std::bit_cast<std::uint32_t>(levels.low) == 0;
-  if (!sides.ones ? !none : !(levels.low < 0 && std::isfinite(levels.low)))
-    return {Code::bad_value, "signs: a lower level that does not fit its bits"};
-  if (!sides.zeros && levels.high != 0)
-    return {Code::bad_value, "signs: an upper level without elements"};
+  if (!sign_levels_fit(levels_, levels, sides.ones, sides.zeros))
+    return {Code::bad_value, "signs: levels that do not fit their bits"};
   return {};
 }
 
@@ -206,7 +189,7 @@ Status SignCodec::add(ConstBytes payload, float share, std::span<float> target) 
   if (payload.size() != bytes_)
     return {Code::mismatch, "signs: payload is not as long as its groups"};
   for (const Place& place : places_) {
-    Levels levels;
+    SignPair levels;
     if (const Status status = read_group(place, payload, levels); !status.ok()) return status;
     const auto* bits = reinterpret_cast<const std::uint8_t*>(payload.data() + place.bits);
     sign_add(bits, place.group.count, share * levels.high, share * levels.low,
@@ -217,7 +200,7 @@ Status SignCodec::add(ConstBytes payload, float share, std::span<float> target) 
 
 // Reads the levels of all payloads first, so that nothing is added before it is checked.
 void SignCodec::average_group(const Place& place, std::span<const ConstBytes> payloads, float share,
-                              float* target, std::vector<Levels>& levels, Fault& fault) const {
+                              float* target, std::vector<SignPair>& levels, Fault& fault) const {
   for (int k = 0; k < fault.payload; ++k) {
     const auto at = static_cast<std::size_t>(k);
     const Status status = read_group(place, payloads[at], levels[at]);
@@ -244,7 +227,7 @@ Status SignCodec::average(std::span<const ConstBytes> payloads, float share,
   const std::size_t runs = runs_.size() - 1;
   std::vector<Fault> faults(runs, Fault{all, {}});
   parallel_for(runs, [&](std::size_t run) {
-    std::vector<Levels> levels(payloads.size());
+    std::vector<SignPair> levels(payloads.size());
     for (std::size_t k = runs_[run]; k < runs_[run + 1]; ++k)
       average_group(places_[k], payloads, share, target.data(), levels, faults[run]);
   });

@@ -5,6 +5,7 @@
 #include <string>
 #include <vector>
 
+#include "thinwire/compress/codec_cuda.h"
 #include "thinwire/compress/frames.h"
 #include "thinwire/compress/schemes.h"
 #include "thinwire/core/error.h"
@@ -82,9 +83,7 @@ class SignumCompressor final : public Compressor {
 
   // Sending takes nothing out of the momentum, so there is nothing to put back.
   void undo(const Turn&) override {}
-  void forget(const Turn&, std::span<const float>) override {
-    std::fill(m_.begin(), m_.end(), 0.0f);
-  }
+  void forget(const Turn&, TensorView) override { std::fill(m_.begin(), m_.end(), 0.0f); }
 
   void visit_state(StateVisitor& visitor) override {
     visit_by_parameter(visitor, bucket_, "m", m_, Share::local);
@@ -163,9 +162,11 @@ class SignumCompressor final : public Compressor {
 };
 
 std::unique_ptr<Compressor> make(const Options& options, const Bucket& bucket, const Site& site) {
-  return std::make_unique<SignumCompressor>(
-      static_cast<float>(options.number_from("momentum", 0, 1)),
-      static_cast<Travel>(options.choice("travel", travel_names)), bucket, site);
+  const auto momentum = static_cast<float>(options.number_from("momentum", 0, 1));
+  const auto travel = static_cast<Travel>(options.choice("travel", travel_names));
+  if (site.device.kind == Device::Kind::cuda)
+    return make_signum_cuda(momentum, travel == Travel::sum, bucket, site);
+  return std::make_unique<SignumCompressor>(momentum, travel, bucket, site);
 }
 
 }  // namespace
@@ -182,6 +183,7 @@ const Scheme& signum_scheme() {
       .feedback = false,
       .stochastic = false,
       .momentum = true,
+      .cuda = true,
       .options = {{"momentum", "0.9",
                    "Momentum factor of the running mean whose sign is sent, in [0, 1); 0: signSGD. "
                    "Set the optimizer's own momentum to 0."},

@@ -71,6 +71,13 @@ class SparseCudaCompressor final : public Compressor {
     memory_.conclude(gradient, fill, turn.verdict, turn.stream);
   }
 
+  // Quotas belong to the density of the step, so that is set first.
+  void keep(const Turn& turn) override {
+    prepare(turn);
+    memory_.keep(turn.stream);
+  }
+  void restore(const Turn& turn) override { memory_.restore(turn.verdict, turn.stream); }
+
   void visit_state(StateVisitor& visitor) override { memory_.visit_state(visitor, stream_); }
 
  private:

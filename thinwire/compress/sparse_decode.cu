@@ -15,6 +15,7 @@ using namespace sparse_frame;
 __global__ void __launch_bounds__(threads) open_frames(const DecodeArguments a) {
   __shared__ Directory directory;
   __shared__ CrcTable table;
+  let_next_start();
   table.make();
   const std::uint32_t rank = blockIdx.x;
   const std::uint32_t* const frame = a.slot(rank);
@@ -90,6 +91,9 @@ __device__ void find_tiles(const DecodeArguments& a, const ChunkEntry& entry, st
 __global__ void __launch_bounds__(threads) decode_chunks(const DecodeArguments a) {
   __shared__ CrcTable table;
   __shared__ bool last;
+  let_next_start();
+  table.make();
+  await_previous();
   const std::uint32_t chunk = blockIdx.x % a.chunks, rank = blockIdx.x / a.chunks;
   const OpenedFrame frame = a.opened[rank];
   if (frame.sound != 0) {
@@ -97,7 +101,6 @@ __global__ void __launch_bounds__(threads) decode_chunks(const DecodeArguments a
     std::uint32_t* const indices = a.indices + rank * a.list + entry.first;
     bool good = true;
     if (entry.count != 0) {
-      table.make();
       const std::uint64_t value_bytes = value_rule::bytes(a.layout.values, entry.count);
       const std::uint64_t values_at = entry.body + entry.index_bytes;
       Code code = decode_indices(a, entry, chunk, rank, indices);
@@ -134,6 +137,8 @@ __global__ void __launch_bounds__(average_threads)
     average_tiles(const DecodeArguments a, float share, typename E::Stored* average, bool vectors) {
   constexpr std::uint32_t groups = average_threads / group_threads;
   __shared__ float sums[tile_elements];
+  for (std::uint32_t i = threadIdx.x; i < tile_elements; i += average_threads) sums[i] = 0;
+  await_previous();
   // Another bucket's fault does not matter here: conclude() comes after all of them.
   const Verdict verdict = *a.verdict;
   if (verdict.void_step() || verdict.unsound != 0) return;
@@ -141,7 +146,6 @@ __global__ void __launch_bounds__(average_threads)
   const std::uint64_t start = std::uint64_t{blockIdx.x} << tile_log2;
   const auto count =
       static_cast<std::uint32_t>(min(std::uint64_t{tile_elements}, a.layout.elements - start));
-  for (std::uint32_t i = threadIdx.x; i < tile_elements; i += average_threads) sums[i] = 0;
   for (std::uint32_t base = 0; base < a.ranks; base += groups) {
     const std::uint32_t rank = base + group;
     std::uint32_t from = 0, to = 0;
@@ -165,13 +169,19 @@ __global__ void __launch_bounds__(average_threads)
   }
   __syncthreads();
   average += start;
+  const auto narrowed = [&](std::uint32_t i) {
+    const typename E::Stored x = E::narrow(sums[i]);
+    // A finite sum may be infinite as a half.
+    if (sizeof x < sizeof(float) && !is_finite(E::widen(x))) a.verdict->skipped = 1;
+    return x;
+  };
   for (std::uint32_t i = 4 * threadIdx.x; i < count; i += 4 * average_threads) {
     if (vectors && i + 4 <= count) {
-      store_four_once(average, i / 4,
-                      Four<typename E::Stored>{E::narrow(sums[i]), E::narrow(sums[i + 1]),
-                                               E::narrow(sums[i + 2]), E::narrow(sums[i + 3])});
+      store_four_once(
+          average, i / 4,
+          Four<typename E::Stored>{narrowed(i), narrowed(i + 1), narrowed(i + 2), narrowed(i + 3)});
     } else {
-      for (std::uint32_t k = i; k < min(count, i + 4); ++k) average[k] = E::narrow(sums[k]);
+      for (std::uint32_t k = i; k < min(count, i + 4); ++k) average[k] = narrowed(k);
     }
   }
 }
@@ -198,19 +208,18 @@ void SparseFrameCuda::decode(const FrameHeader& header, ConstBytes slots, std::s
   a.indices = indices_.as<std::uint32_t>();
   a.values = values_.as<float>();
   a.verdict = verdict;
-  const cudaStream_t on = handle_of(stream);
-  open_frames<<<a.ranks, threads, 0, on>>>(a);
+  open_frames<<<a.ranks, threads, 0, handle_of(stream)>>>(a);
   check_launch("open_frames");
   if (average.count == 0) return;
-  decode_chunks<<<a.ranks * a.chunks, threads, 0, on>>>(a);
+  launch_early(decode_chunks, a.ranks * a.chunks, threads, stream, a);
   check_launch("decode_chunks");
   with_element(average.dtype, "sparse", [&](auto element) {
     using E = decltype(element);
     using Type = typename E::Stored;
     auto* data = static_cast<Type*>(average.data);
     const bool vectors = reinterpret_cast<std::uintptr_t>(data) % (4 * sizeof(Type)) == 0;
-    average_tiles<E>
-        <<<a.tiles, average_threads, 0, on>>>(a, 1.0f / static_cast<float>(ranks), data, vectors);
+    launch_early(average_tiles<E>, a.tiles, average_threads, stream, a,
+                 1.0f / static_cast<float>(ranks), data, vectors);
   });
   check_launch("average_tiles");
 }

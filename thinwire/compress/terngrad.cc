@@ -6,8 +6,8 @@
 #include <atomic>
 #include <cmath>
 #include <cstring>
-#include <limits>
 
+#include "thinwire/compress/codec_cuda.h"
 #include "thinwire/compress/coded.h"
 #include "thinwire/compress/frames.h"
 #include "thinwire/compress/schemes.h"
@@ -22,7 +22,6 @@ namespace {
 
 constexpr std::uint8_t scheme_id = 9;
 constexpr std::size_t tile = 64 * terngrad_group;  // elements that are worked on at a time
-constexpr float infinity = std::numeric_limits<float>::infinity();
 
 struct Settings {
   double clip = 2.5;  // in sigmas; 0 = off
@@ -85,18 +84,16 @@ class TerngradCompressor final : public Compressor {
   void visit_state(StateVisitor&) override {}
 
  private:
-  // Computes the clipping bound of each layer, and sends its largest magnitude after clipping. A
-  // layer that is not finite sends infinity, which wins every maximum: all ranks then skip the
-  // step.
+  // Computes the clipping bound of each layer, and sends its largest magnitude after clipping.
+  // Where a rank sends infinity all ranks skip the step.
   std::size_t measure(const float* g, Bytes out) {
     std::vector<float> scales(scales_.size());
     parallel_for(scales.size(), [&](std::size_t layer) {
       const Parameter& parameter = bucket_.parameters[layer];
-      const auto count = static_cast<double>(std::max<std::size_t>(1, parameter.count));
-      const LayerStatistics found = layer_statistics(g + parameter.offset, parameter.count);
-      const double sigma = std::sqrt(found.squares / count);
-      clips_[layer] = settings_.clip > 0 ? static_cast<float>(settings_.clip * sigma) : infinity;
-      scales[layer] = found.finite ? std::min(found.largest, clips_[layer]) : infinity;
+      const TerngradBounds bounds = terngrad_bounds(
+          settings_.clip, layer_statistics(g + parameter.offset, parameter.count), parameter.count);
+      clips_[layer] = bounds.clip;
+      scales[layer] = bounds.scale;
     });
     if (!scales.empty()) std::memcpy(out.data(), scales.data(), out.size());
     return out.size();
@@ -225,7 +222,10 @@ Settings read(const Options& options) {
 }
 
 std::unique_ptr<Compressor> make(const Options& options, const Bucket& bucket, const Site& site) {
-  return std::make_unique<TerngradCompressor>(read(options), bucket, site);
+  const Settings settings = read(options);
+  if (site.device.kind == Device::Kind::cuda)
+    return make_terngrad_cuda(settings.clip, settings.by_sum, settings.seed, bucket, site);
+  return std::make_unique<TerngradCompressor>(settings, bucket, site);
 }
 
 }  // namespace
@@ -242,6 +242,7 @@ const Scheme& terngrad_scheme() {
       .feedback = false,
       .stochastic = true,
       .momentum = false,
+      .cuda = true,
       .options =
           {
               {"clip", "2.5",

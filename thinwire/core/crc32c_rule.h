@@ -52,4 +52,13 @@ THINWIRE_HD constexpr std::uint32_t crc32c_shift(std::uint32_t crc, std::uint64_
   return crc;
 }
 
+// Takes zero bytes that follow a piece back: the inverse of crc32c_shift(), for a few bytes.
+THINWIRE_HD constexpr std::uint32_t crc32c_unshift(std::uint32_t crc, std::uint32_t bytes) {
+  for (std::uint32_t bit = 0; bit < 8 * bytes; ++bit) {
+    const std::uint32_t carry = crc >> 31;
+    crc = (crc ^ (0x82f63b78u & (0u - carry))) << 1 | carry;
+  }
+  return crc;
+}
+
 }  // namespace thinwire

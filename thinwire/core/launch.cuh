@@ -29,6 +29,45 @@ inline void check_launch(const char* kernel) {
   if (error != cudaSuccess) fail("cuda: launch of ", kernel, ": ", cudaGetErrorString(error));
 }
 
+// Whether kernels of this device can start while the one before still runs.
+inline bool can_start_early() {
+  int device = 0, major = 0;
+  return cudaGetDevice(&device) == cudaSuccess &&
+         cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device) == cudaSuccess &&
+         major >= 9;
+}
+
+// Launches a kernel that may start before the previous one of its stream has ended: it calls
+// await_previous() in every thread before it reads what that one wrote, or writes what it reads.
+// Short kernels in a row then do not wait for each other's start.
+template <typename... Parameters, typename... Arguments>
+void launch_early(void (*kernel)(Parameters...), unsigned blocks, unsigned threads, Stream stream,
+                  const Arguments&... arguments) {
+  cudaLaunchAttribute early{};
+  early.id = cudaLaunchAttributeProgrammaticStreamSerialization;
+  early.val.programmaticStreamSerializationAllowed = 1;
+  cudaLaunchConfig_t config{};
+  config.gridDim = blocks;
+  config.blockDim = threads;
+  config.stream = handle_of(stream);
+  config.attrs = &early;
+  config.numAttrs = can_start_early() ? 1 : 0;
+  cudaLaunchKernelEx(&config, kernel, static_cast<Parameters>(arguments)...);
+}
+
+__device__ inline void await_previous() {
+#if __CUDA_ARCH__ >= 900
+  cudaGridDependencySynchronize();
+#endif
+}
+
+// The next kernel, if launched by launch_early(), may start when all blocks have called this.
+__device__ inline void let_next_start() {
+#if __CUDA_ARCH__ >= 900
+  cudaTriggerProgrammaticLaunchCompletion();
+#endif
+}
+
 __device__ inline std::size_t thread_index() {
   return std::size_t{blockIdx.x} * blockDim.x + threadIdx.x;
 }

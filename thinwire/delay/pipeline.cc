@@ -15,6 +15,7 @@
 #include "thinwire/delay/fit.h"
 #include "thinwire/exchange/agreement.h"
 #include "thinwire/exchange/passage.h"
+#include "thinwire/exchange/tally.h"
 #include "thinwire/kernels/limit.h"
 #include "thinwire/kernels/norm.h"
 
@@ -40,7 +41,7 @@ class Pipeline::Engine {
  public:
   Engine(Group& group, const std::vector<Bucket>& buckets, const Config& config, std::size_t depth,
          bool own)
-      : group_(group), depth_(depth), own_(own) {
+      : group_(group), depth_(depth), own_(own), tally_([&group] { return group.traffic(); }) {
     const Site site{group.rank(), group.size()};
     Site reader{0, 1};
     reader.sends = false;
@@ -51,8 +52,9 @@ class Pipeline::Engine {
       several_legs_ = several_legs_ || lane.compressor->rounds() > 1;
       lanes_.push_back(std::move(lane));
     }
-    check_agreement(group, buckets, config.str() + ", delayed, depth " + std::to_string(depth));
-    before_ = group.traffic();
+    tally_.leave_out([&] {
+      check_agreement(group, buckets, config.str() + ", delayed, depth " + std::to_string(depth));
+    });
     thread_ = std::thread([this] { run(); });
   }
 
@@ -95,7 +97,7 @@ class Pipeline::Engine {
     Round round = std::move(ready_.front());
     ready_.pop_front();
     --under_way_;
-    report_.wait_seconds += seconds_since(begin);
+    tally_.count([&](Report& report) { report.wait_seconds += seconds_since(begin); });
     wake_.notify_all();
     return round;
   }
@@ -118,19 +120,8 @@ class Pipeline::Engine {
     return std::unique_lock(group_mutex_);
   }
 
-  Report report() const {
-    const std::lock_guard lock(mutex_);
-    Report report = report_;
-    const Traffic now = group_.traffic();
-    report.traffic = {now.sent - before_.sent, now.received - before_.received,
-                      now.collectives - before_.collectives};
-    return report;
-  }
-
-  void observe(Observer observer) {
-    const std::lock_guard lock(mutex_);
-    observer_ = std::move(observer);
-  }
+  Report report() const { return tally_.report(); }
+  void observe(Observer observer) { tally_.observe(std::move(observer)); }
 
   void await_arrivals() {
     std::unique_lock lock(mutex_);
@@ -281,8 +272,10 @@ class Pipeline::Engine {
   void launch(Queued next) {
     const std::lock_guard group(group_mutex_);
     if (!agreed_) {
-      check_same_step(group_, "step", next.step);
-      check_same_step(group_, "round", round_);
+      tally_.leave_out([&] {
+        check_same_step(group_, "step", next.step);
+        check_same_step(group_, "round", round_);
+      });
       agreed_ = true;
       agreed_at_ = Clock::now();
     }
@@ -345,15 +338,14 @@ class Pipeline::Engine {
     const Bytes out = part.passage.begin(leg, group_.size(), part.values.data());
     const std::size_t bytes = lane.compressor->encode(turn, part.values, out);
     if (own_ && leg_number == 0) keep_own(flight, b, out, bytes);
-    tell("encode", flight.round, b, begin, &Report::encode_seconds);
-    {
-      const std::lock_guard lock(mutex_);
-      report_.payload_bytes += bytes;
-      if (leg_number == 0) report_.dense_bytes += part.values.size() * sizeof(float);
-      if (leg_number == 0 && b == 0) ++report_.steps;
-    }
+    tally_.stage("encode", lane.bucket.id, flight.round, begin, &Report::encode_seconds);
+    tally_.count([&](Report& report) {
+      report.payload_bytes += bytes;
+      if (leg_number == 0) report.dense_bytes += part.values.size() * sizeof(float);
+      if (leg_number == 0 && b == 0) ++report.steps;
+    });
     part.issued = Clock::now();
-    part.pending = part.passage.start(group_, bytes, lane.compressor->piece_sizes(), {});
+    part.pending = part.passage.start(group_, {bytes, lane.compressor->piece_sizes()}, {});
   }
 
   // Decodes this rank's own bytes, as if it were the only worker.
@@ -401,12 +393,13 @@ class Pipeline::Engine {
 
   void decode(Flight& flight, std::size_t b, int leg_number) {
     Part& part = flight.parts[b];
-    tell("exchange", flight.round, b, part.issued, nullptr);
+    const std::uint16_t bucket = lanes_[b].bucket.id;
+    tally_.stage("exchange", bucket, flight.round, part.issued);
     const auto begin = Clock::now();
     const Inbox inbox = part.passage.inbox();
     const Turn turn{flight.round, leg_number, {}, flight.squared_norm};
     check(lanes_[b].compressor->decode(turn, inbox, part.values), inbox, flight, b);
-    tell("decode", flight.round, b, begin, &Report::decode_seconds);
+    tally_.stage("decode", bucket, flight.round, begin, &Report::decode_seconds);
   }
 
   void check(const Status& status, const Inbox& inbox, const Flight& flight, std::size_t b) const {
@@ -418,22 +411,13 @@ class Pipeline::Engine {
                                : "this worker's update of parameter '" + flight.fault + "'",
           " is not finite, or beyond 2^90: the training has diverged; take a smaller learning rate "
           "or delay, and restart from a checkpoint");
-    fail(where(flight.round, b),
-         inbox.culprit < 0 ? "" : ", bytes from rank " + std::to_string(inbox.culprit), ": ",
-         status.what, "; restart from the last checkpoint");
-  }
-
-  void tell(const char* stage, std::uint64_t round, std::size_t b, Clock::time_point begin,
-            double Report::*where) {
-    const std::lock_guard lock(mutex_);
-    if (where) report_.*where += seconds_since(begin);
-    if (observer_) observer_({stage, lanes_[b].bucket.id, begin, Clock::now(), round});
+    throw Error(round_fault(where(flight.round, b), inbox.culprit, status.what));
   }
 
   Group& group_;
   const std::size_t depth_;
   const bool own_;
-  Traffic before_;
+  Tally tally_;
   std::vector<Lane> lanes_;
   bool several_legs_ = false;
   std::uint64_t round_ = 0;
@@ -451,8 +435,6 @@ class Pipeline::Engine {
   int waiting_ = 0;        // callers waiting for the thread
   bool launching_ = false, closing_ = false;
   std::exception_ptr error_;
-  Report report_;
-  Observer observer_;
   std::thread thread_;
 };
 

@@ -7,10 +7,15 @@
 #include <memory>
 
 #include "thinwire/compress/compressor.h"
+#include "thinwire/core/options.h"
 
 namespace thinwire {
 
-// For a compressor of one round. `bucket` is the number that a fault names.
+// `bucket` is the number that a fault names.
 std::unique_ptr<Compressor> as_device(std::unique_ptr<Compressor> compressor, std::uint16_t bucket);
+
+// The compressor of a bucket under the contract of a device: of site.device, or a stand-in.
+std::unique_ptr<Compressor> make_on_device(const Config& config, const Bucket& bucket,
+                                           const Site& site);
 
 }  // namespace thinwire

@@ -1,38 +1,29 @@
-// carrier.h: moves the encoded bytes of buckets on a device to the other ranks and back. One kind
-// hands device memory to a StreamGroup (NCCL); the other stages it through pinned memory for a
-// Group of the host (Gloo, MPI, local, an emulated link). Internal to StreamExchange.
+// carrier.h: moves a bucket's messages of one round to the other ranks and back. There are three:
+// host memory goes to a Group as it is; device memory goes to a StreamGroup (NCCL), or through
+// pinned memory to a Group of the host (Gloo, MPI, local, an emulated link). Internal.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <cstdint>
 #include <memory>
 
 #include "thinwire/comm/group.h"
 #include "thinwire/comm/stream_group.h"
-#include "thinwire/compress/compressor.h"
 #include "thinwire/core/buffer.h"
+#include "thinwire/exchange/passage.h"
 
 namespace thinwire {
-
-// One bucket's bytes of one step, in memory of the device. They stay in place until received.
-struct Cargo {
-  Leg leg;
-  Bytes out;                               // leg.bytes: written by encode(), where sums arrive
-  Bytes slots;                             // gather: a slot of leg.bytes per rank
-  const std::uint64_t* written = nullptr;  // gather: how much of `out` counts
-};
 
 class Carrier {
  public:
   virtual ~Carrier() = default;
 
-  // The stream has been given the work that fills `out`. Buckets are sent in one order on all
-  // ranks, each once per step, and received in that order after the last one was sent.
-  virtual void send(std::size_t bucket, const Cargo& cargo) = 0;
+  // Starts the collective of a passage, whose bytes are there, or will be when `stream` reaches
+  // this point. All ranks send in one order. When wait() of the result has returned, later work of
+  // the stream finds what has arrived. A passage carries one message at a time.
+  virtual Pending send(Passage& passage, const Written& written, Stream stream) = 0;
 
-  // Later work of the stream sees what has arrived. A carrier of the host waits for the collective,
-  // and throws its error. Another one never waits.
-  virtual void receive(std::size_t bucket) = 0;
+  // Whether wait() keeps the host waiting for other ranks.
+  virtual bool waits() const = 0;
 
   virtual Traffic traffic() const = 0;
 
@@ -40,9 +31,11 @@ class Carrier {
   virtual void break_off() {}
 };
 
-// Both must be destroyed before the group and the stream, when the stream is idle or broken off.
-std::unique_ptr<Carrier> make_carrier(StreamGroup& group, const OwnStream& stream,
-                                      std::size_t buckets);
-std::unique_ptr<Carrier> make_carrier(Group& group, const OwnStream& stream, std::size_t buckets);
+// For host memory.
+std::unique_ptr<Carrier> make_carrier(Group& group);
+// For memory of the stream's device. They must be destroyed before the group and the stream, when
+// the stream is idle or broken off.
+std::unique_ptr<Carrier> make_carrier(StreamGroup& group, const OwnStream& stream);
+std::unique_ptr<Carrier> make_carrier(Group& group, const OwnStream& stream);
 
 }  // namespace thinwire

@@ -4,7 +4,20 @@
 
 namespace thinwire {
 
-Parcel* Fuser::add(std::size_t lane, int round, const Leg& leg, ConstBytes bytes) {
+void Parcel::pack(const OwnStream& stream, int ranks) {
+  const Bytes all = passage.begin(leg, ranks, nullptr);
+  for (const Rider& rider : riders)
+    stream.copy(all.data() + rider.offset, rider.bytes.data(), rider.bytes.size());
+}
+
+Inbox Parcel::unpack(const OwnStream& stream, const Rider& rider) const {
+  Inbox inbox;
+  inbox.data = passage.inbox().data.subspan(rider.offset, rider.leg.bytes);
+  if (rider.leg.in_place) stream.copy(rider.bytes.data(), inbox.data.data(), inbox.data.size());
+  return inbox;
+}
+
+Parcel* Fuser::add(std::size_t lane, int round, const Leg& leg, Bytes bytes) {
   Parcel* leaving = nullptr;
   auto place = open_.find(round);
   if (place != open_.end()) {
@@ -12,9 +25,9 @@ Parcel* Fuser::add(std::size_t lane, int round, const Leg& leg, ConstBytes bytes
     if (others.reduction != leg.reduction || others.dtype != leg.dtype) leaving = close(round);
   }
   Parcel* const parcel = open(round, leg);
-  parcel->riders.push_back({lane, leg, parcel->data.size()});
-  parcel->data.insert(parcel->data.end(), bytes.begin(), bytes.end());
-  parcel->leg.bytes = parcel->data.size();
+  const std::size_t at = (parcel->leg.bytes + alignment_ - 1) / alignment_ * alignment_;
+  parcel->riders.push_back({lane, leg, bytes, at});
+  parcel->leg.bytes = at + leg.bytes;
   // A new parcel is never full, so at most one parcel is sent.
   return parcel->leg.bytes >= bytes_ ? close(round) : leaving;
 }
@@ -24,6 +37,7 @@ Parcel* Fuser::open(int round, const Leg& leg) {
   if (place) return place;
   if (spare_.empty()) {
     all_.push_back(std::make_unique<Parcel>());
+    all_.back()->passage = Passage(stream_, place_on(stream_.device()));
     spare_.push_back(all_.back().get());
   }
   place = spare_.back();
@@ -31,7 +45,6 @@ Parcel* Fuser::open(int round, const Leg& leg) {
   place->round = round;
   place->leg = {leg.reduction, leg.dtype, 0};
   place->riders.clear();
-  place->data.clear();
   return place;
 }
 

@@ -14,6 +14,8 @@
 #include <vector>
 
 #include "thinwire/compress/compressor.h"
+#include "thinwire/core/buffer.h"
+#include "thinwire/exchange/passage.h"
 
 namespace thinwire {
 
@@ -22,29 +24,36 @@ struct Parcel {
   struct Rider {
     std::size_t lane = 0;  // the bucket's lane in the exchange
     Leg leg;
-    std::size_t offset = 0;  // offset of its bytes in `data`
+    Bytes bytes;             // where the encoder wrote
+    std::size_t offset = 0;  // of its bytes in the parcel
   };
+
+  // Copies the riders' bytes into one message, in the stream.
+  void pack(const OwnStream& stream, int ranks);
+  // A rider's part of the result. With in_place it is copied to where the encoder wrote.
+  Inbox unpack(const OwnStream& stream, const Rider& rider) const;
 
   int round = 0;
   Leg leg;  // the collective of all riders
   std::vector<Rider> riders;
-  std::vector<std::byte> data;
+  Passage passage;
 };
 
 // Owns all parcels until it is destroyed, because a failed collective may still write into them.
 class Fuser {
  public:
-  // Legs of fewer than `bytes` wait; with 0 none waits.
-  explicit Fuser(std::size_t bytes) : bytes_(bytes) {}
+  // Legs of fewer than `bytes` wait; with 0 none waits. Parcels are in memory of the stream's
+  // device, where each rider starts at a multiple of `alignment`.
+  Fuser(std::size_t bytes, const OwnStream& stream, std::size_t alignment = 1)
+      : bytes_(bytes), stream_(stream), alignment_(alignment) {}
 
   bool takes(const Leg& leg) const {
     const bool reduced = leg.reduction == Reduction::sum || leg.reduction == Reduction::max;
     return reduced && leg.bytes < bytes_;
   }
 
-  // Copies the bytes of a leg into the open parcel of its round. Returns a parcel that must be sent
-  // now, or null.
-  Parcel* add(std::size_t lane, int round, const Leg& leg, ConstBytes bytes);
+  // Adds a leg to the open parcel of its round. Returns a parcel that must be sent now, or null.
+  Parcel* add(std::size_t lane, int round, const Leg& leg, Bytes bytes);
 
   // The lowest round that has an open parcel, or -1. close() returns that parcel, to be sent as it
   // is.
@@ -58,6 +67,8 @@ class Fuser {
   Parcel* open(int round, const Leg& leg);
 
   std::size_t bytes_;
+  const OwnStream& stream_;
+  std::size_t alignment_;
   std::map<int, Parcel*> open_;  // by round
   std::vector<std::unique_ptr<Parcel>> all_;
   std::vector<Parcel*> spare_;  // decoded parcels, whose memory is reused

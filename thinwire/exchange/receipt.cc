@@ -6,13 +6,20 @@
 
 namespace thinwire {
 
-Receipt::Receipt(const OwnStream& stream, std::size_t buckets)
-    : stream_(stream),
-      buckets_(buckets),
-      board_(place_on(stream.device()), sizeof(Verdict) + buckets * sizeof(std::uint64_t),
-             stream.device()),
-      copy_(place_beside(stream.device()), board_.size()),
-      closed_(stream.device()) {}
+Receipt::Receipt(const OwnStream& stream, const Lanes& lanes, int ranks)
+    : stream_(stream), closed_(stream.device()) {
+  for (const Lane& lane : lanes) {
+    std::vector<std::size_t>& first = first_.emplace_back();
+    for (int round = 0; round < lane.compressor->rounds(); ++round) {
+      first.push_back(count_);
+      const bool pieces = lane.compressor->leg(0, round).reduction == Reduction::scatter;
+      count_ += pieces ? static_cast<std::size_t>(ranks) : 1;
+    }
+  }
+  const std::size_t bytes = sizeof(Verdict) + count_ * sizeof(std::uint64_t);
+  board_ = Buffer(place_on(stream.device()), bytes, stream.device());
+  copy_ = Buffer(place_beside(stream.device()), bytes);
+}
 
 void Receipt::clear() const { stream_.zero(board_.data(), board_.size()); }
 
@@ -30,7 +37,7 @@ Verdict Receipt::found() const { return *copy_.as<const Verdict>(); }
 
 std::uint64_t Receipt::bytes() const {
   std::uint64_t sum = 0;
-  for (std::size_t i = 0; i < buckets_; ++i) sum += lengths(copy_)[i];
+  for (std::size_t i = 0; i < count_; ++i) sum += lengths(copy_)[i];
   return sum;
 }
 

@@ -7,20 +7,24 @@
 #include <chrono>
 #include <cstdint>
 #include <string>
+#include <vector>
 
 #include "thinwire/core/buffer.h"
 #include "thinwire/core/verdict.h"
+#include "thinwire/exchange/lane.h"
 
 namespace thinwire {
 
 class Receipt {
  public:
   // All work is enqueued on `stream`, which must live longer.
-  Receipt(const OwnStream& stream, std::size_t buckets);
+  Receipt(const OwnStream& stream, const Lanes& lanes, int ranks);
 
-  // On the device.
+  // On the device. A round has one length, or, for a scatter, one per rank.
   Verdict* verdict() const { return board_.as<Verdict>(); }
-  std::uint64_t* written(std::size_t bucket) const { return lengths(board_) + bucket; }
+  std::uint64_t* written(std::size_t bucket, int round) const {
+    return lengths(board_) + first_[bucket][static_cast<std::size_t>(round)];
+  }
 
   // Begins a step: no verdict, no bytes.
   void clear() const;
@@ -34,7 +38,7 @@ class Receipt {
 
   // Of the step that was closed last, when it is done.
   Verdict found() const;
-  std::uint64_t bytes() const;  // of all buckets
+  std::uint64_t bytes() const;  // of all lengths
 
   // Waits for the stream, and has the step skipped, whatever the verdict is.
   void raise() const;
@@ -45,8 +49,9 @@ class Receipt {
   }
 
   const OwnStream& stream_;
-  std::size_t buckets_;
-  Buffer board_;  // a verdict, then a length per bucket
+  std::vector<std::vector<std::size_t>> first_;  // by bucket and round: its first length
+  std::size_t count_ = 0;                        // of all lengths
+  Buffer board_;                                 // a verdict, then the lengths
   Buffer copy_;
   Event closed_;
 };

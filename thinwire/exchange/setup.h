@@ -24,6 +24,10 @@ std::string join(const std::vector<Config>& configs);
 // One compressor per bucket. Throws when the scheme and the kind of exchange do not fit each other.
 Compressors make_compressors(const Site& site, const std::vector<Bucket>& buckets,
                              const std::vector<Config>& configs, const ExchangeKind& kind);
+// The same under the contract of a device (compress/compressor.h). On the CPU compressors of the
+// CPU stand in (as_device.h).
+Compressors make_stream_compressors(const Site& site, const std::vector<Bucket>& buckets,
+                                    const Config& config, const ExchangeKind& kind);
 
 // Throws unless buckets are sound, numbered from 0 without gaps, and have a compressor each.
 void check_buckets(const std::vector<Bucket>& buckets, const Compressors& compressors);

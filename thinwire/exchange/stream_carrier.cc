@@ -1,39 +1,28 @@
 // stream_carrier.cc: collectives in a second stream, so that the next bucket is encoded meanwhile.
 // SPDX-License-Identifier: Apache-2.0
-#include <deque>
+#include <map>
 
 #include "thinwire/exchange/carrier.h"
-#include "thinwire/exchange/passage.h"
 
 namespace thinwire {
 namespace {
 
 class StreamCarrier final : public Carrier {
  public:
-  StreamCarrier(StreamGroup& group, const OwnStream& stream, std::size_t buckets)
-      : group_(group), stream_(stream), line_(stream.device()) {
-    for (std::size_t i = 0; i < buckets; ++i) events_.emplace_back(stream.device());
-  }
+  StreamCarrier(StreamGroup& group, const OwnStream& stream)
+      : group_(group), stream_(stream), line_(stream.device()) {}
 
-  void send(std::size_t bucket, const Cargo& cargo) override {
-    if (cargo.leg.bytes == 0) return;
-    Pair& events = events_[bucket];
+  Pending send(Passage& passage, const Written&, Stream) override {
+    if (passage.leg().bytes == 0) return {};
+    Pair& events = events_.try_emplace(&passage, stream_.device()).first->second;
     events.encoded.record(stream_.get());
     events.encoded.hold_back(line_.get());
-    if (cargo.leg.reduction == Reduction::gather)
-      group_.all_gather(cargo.out, cargo.slots, line_.get());
-    else
-      group_.all_reduce(cargo.out, cargo.leg.dtype, reduce_op(cargo.leg), line_.get());
+    passage.start(group_, line_.get());
     events.arrived.record(line_.get());
-    events.sent = true;
+    return Pending(std::make_unique<Arrival>(events.arrived, stream_.get()));
   }
 
-  void receive(std::size_t bucket) override {
-    Pair& events = events_[bucket];
-    if (events.sent) events.arrived.hold_back(stream_.get());
-    events.sent = false;
-  }
-
+  bool waits() const override { return false; }
   Traffic traffic() const override { return group_.traffic(); }
   void break_off() override { group_.break_off(); }
 
@@ -41,20 +30,31 @@ class StreamCarrier final : public Carrier {
   struct Pair {
     explicit Pair(Device device) : encoded(device), arrived(device) {}
     Event encoded, arrived;
-    bool sent = false;
+  };
+
+  // The stream waits in place of the host.
+  class Arrival final : public Pending::Work {
+   public:
+    Arrival(const Event& arrived, Stream stream) : arrived_(arrived), stream_(stream) {}
+    void wait() override { arrived_.hold_back(stream_); }
+    bool done() override { return arrived_.done(); }
+    Cost cost() const override { return {}; }  // the group has counted it
+
+   private:
+    const Event& arrived_;
+    Stream stream_;
   };
 
   StreamGroup& group_;
   const OwnStream& stream_;
   OwnStream line_;
-  std::deque<Pair> events_;  // does not move them
+  std::map<const Passage*, Pair> events_;
 };
 
 }  // namespace
 
-std::unique_ptr<Carrier> make_carrier(StreamGroup& group, const OwnStream& stream,
-                                      std::size_t buckets) {
-  return std::make_unique<StreamCarrier>(group, stream, buckets);
+std::unique_ptr<Carrier> make_carrier(StreamGroup& group, const OwnStream& stream) {
+  return std::make_unique<StreamCarrier>(group, stream);
 }
 
 }  // namespace thinwire

@@ -4,15 +4,12 @@
 
 #include <algorithm>
 #include <cstddef>
-#include <deque>
 #include <exception>
 #include <utility>
 
-#include "thinwire/core/buffer.h"
 #include "thinwire/core/error.h"
 #include "thinwire/exchange/agreement.h"
-#include "thinwire/exchange/as_device.h"
-#include "thinwire/exchange/carrier.h"
+#include "thinwire/exchange/course.h"
 #include "thinwire/exchange/receipt.h"
 #include "thinwire/exchange/setup.h"
 #include "thinwire/exchange/stream_norm.h"
@@ -21,46 +18,32 @@
 namespace thinwire {
 namespace {
 
-constexpr const char* not_taken = "; the step was not taken, restart from the last checkpoint";
+// Where a rider starts in a fused sum, for kernels that read several elements at once.
+constexpr std::size_t rider_alignment = 64;
 
-Compressors compressors_on(const StreamLink& link, const std::vector<Bucket>& buckets,
-                           const Config& config, const ExchangeOptions& options) {
-  if (options.kind.striped())
-    fail("exchange '", options.kind.str(), "' does not run on CUDA yet; use auto");
-  if (options.fuse_bytes != 0) fail("fused sums do not run on CUDA yet; leave fusing off");
-  Site site{link.group.rank(), link.group.size()};
-  site.device = link.device;
-  Compressors compressors =
-      make_compressors(site, buckets, std::vector<Config>(buckets.size(), config), options.kind);
-  if (link.device.kind == Device::Kind::cpu)
-    for (std::size_t i = 0; i < compressors.size(); ++i)
-      compressors[i] = as_device(std::move(compressors[i]), buckets[i].id);
-  return compressors;
+std::unique_ptr<Carrier> carrier_of(const StreamLink& link, const OwnStream& stream) {
+  return link.data ? make_carrier(*link.data, stream) : make_carrier(link.group, stream);
 }
 
 }  // namespace
 
-class StreamExchange::Engine {
+class StreamExchange::Engine final : private Stations {
  public:
   Engine(const StreamLink& link, std::vector<Bucket> buckets, Compressors compressors,
-         const std::string& description)
+         const std::string& description, const ExchangeOptions& options)
       : link_(link),
-        place_(place_on(link.device)),
+        server_(options.kind.is_server(link.group.rank(), link.group.size())),
         stream_(link.device),
-        receipt_(stream_, buckets.size()) {
-    const DeviceScope scope(link_.device);
-    check_buckets(buckets, compressors);
-    check_agreement(link_.group, buckets, description);
-    for (std::size_t i = 0; i < buckets.size(); ++i) {
-      if (compressors[i]->rounds() > 1)
-        fail("bucket ", i, ": a scheme of several rounds does not run on CUDA yet");
-      needs_norm_ = needs_norm_ || compressors[i]->needs_norm();
-      lanes_.emplace_back(std::move(buckets[i]), std::move(compressors[i]), link_.device);
-    }
+        lanes_(link.group.rank(), std::move(buckets), std::move(compressors), stream_),
+        receipt_(stream_, lanes_, link.group.size()),
+        carrier_(carrier_of(link, stream_)),
+        course_(lanes_, *this, *carrier_, stream_, link.group.size(),
+                Fuser(options.fuse_bytes, stream_, rider_alignment), !carrier_->waits()),
+        tally_([this] { return carrier_->traffic(); }) {
+    const char* const road = carrier_->waits() ? ", by the host" : ", by streams";
+    tally_.leave_out(
+        [&] { check_agreement(link.group, lanes_.buckets(), description + options.str() + road); });
     make_room_for_norms();
-    carrier_ = link_.data ? make_carrier(*link_.data, stream_, lanes_.size())
-                          : make_carrier(link_.group, stream_, lanes_.size());
-    before_ = carrier_->traffic();
   }
 
   ~Engine() {
@@ -75,19 +58,25 @@ class StreamExchange::Engine {
 
   Stream stream() const { return stream_.get(); }
 
+  const Verdict* verdict() const { return receipt_.verdict(); }
+
   void submit(std::uint16_t bucket, const TensorView& gradient, Stream stream) {
     const DeviceScope scope(link_.device);
     if (error_) std::rethrow_exception(error_);
-    check(bucket, gradient);
+    lanes_.check_gradient(bucket, gradient);
+    if (gradient.device != link_.device)
+      fail(lanes_.where(bucket), ": the gradient is not on the device of this exchange");
     try {
       result();  // of the step before
       if (submitted_ == 0) begin();
       Lane& lane = lanes_[bucket];
       lane.gradient = gradient;
+      lane.stream = stream_.get();
       lane.ready = true;
       ++submitted_;
       order(lane.given, stream, stream_.get());
-      if (needs_norm_) enqueue_norm(gradient, scratch_.as<double>(), norm(bucket), stream_.get());
+      if (lanes_.needs_norm())
+        enqueue_norm(gradient, scratch_.as<double>(), norm(bucket), stream_.get());
       launch_ready();
     } catch (const std::exception& error) {
       give_up(error.what());
@@ -98,27 +87,20 @@ class StreamExchange::Engine {
   void finish(Stream stream, float fill) {
     const DeviceScope scope(link_.device);
     if (error_) std::rethrow_exception(error_);
-    for (const Lane& lane : lanes_) {
-      if (!lane.ready)
-        fail(where(lane.bucket.id),
-             ": not submitted in this step; submit every bucket before finish()");
-    }
+    lanes_.check_all_ready();
     try {
       if (pending_) outcome();  // its receipt is about to be written again
       if (lanes_.empty()) begin();
-      for (std::size_t i = 0; i < lanes_.size(); ++i) {
-        carrier_->receive(i);
-        decode(lanes_[i]);
-      }
-      for (Lane& lane : lanes_) lane.compressor->conclude(turn(lane), lane.gradient, fill);
+      course_.complete();
+      for (Lane& lane : lanes_) lane.compressor->conclude(turn(lane, 0), lane.gradient, fill);
       receipt_.close(stream);
     } catch (const std::exception& error) {
       give_up(error.what());
       throw;
     }
-    for (Lane& lane : lanes_) lane.ready = lane.encoded = false;
+    lanes_.end_step();
     submitted_ = next_ = 0;
-    pending_ = step_++;
+    pending_ = lanes_.step++;
   }
 
   std::optional<StepResult> result() {
@@ -138,11 +120,7 @@ class StreamExchange::Engine {
 
   Report report() {
     if (pending_) outcome();
-    Report report = report_;
-    const Traffic now = carrier_->traffic();
-    report.traffic = {now.sent - before_.sent, now.received - before_.received,
-                      now.collectives - before_.collectives};
-    return report;
+    return tally_.report();
   }
 
   void visit_state(StateVisitor& visitor) {
@@ -152,58 +130,29 @@ class StreamExchange::Engine {
       fail("rank ", rank(), ": state was visited inside a step; call finish() first");
     const DeviceScope scope(link_.device);
     stream_.wait();
-    const std::uint64_t before = step_;
-    visit_step(visitor, step_);
-    agreed_ = agreed_ && step_ == before;
-    for (Lane& lane : lanes_) lane.compressor->visit_state(visitor);
+    lanes_.visit_state(visitor);
   }
 
  private:
-  // One bucket and its buffers on the device.
-  struct Lane {
-    Lane(Bucket which, std::unique_ptr<Compressor> scheme, Device device)
-        : bucket(std::move(which)), compressor(std::move(scheme)), given(device) {}
-
-    Bucket bucket;
-    std::unique_ptr<Compressor> compressor;
-    TensorView gradient{};
-    Event given;           // the caller's stream has computed the gradient
-    bool ready = false;    // submitted
-    bool encoded = false;  // its memory contains this step's gradient
-    Cargo cargo{};
-    Buffer payload{}, slots{};
-  };
-
   int rank() const { return link_.group.rank(); }
-  std::string where(std::size_t bucket) const { return place_of(rank(), step_, bucket); }
 
   double* norm(std::size_t bucket) const { return norms_.as<double>() + bucket; }
 
-  Turn turn(const Lane& lane) const {
-    Turn turn{step_, 0, stream_.get()};
+  Turn turn(const Lane& lane, int round) const {
+    Turn turn{lanes_.step, round, stream_.get()};
     turn.verdict = receipt_.verdict();
-    turn.written = receipt_.written(lane.bucket.id);
-    turn.norm = needs_norm_ ? norm(lanes_.size()) : nullptr;
+    turn.written = receipt_.written(lane.bucket.id, round);
+    turn.norm = lanes_.needs_norm() ? norm(lanes_.size()) : nullptr;
     return turn;
   }
 
   void make_room_for_norms() {
-    if (!needs_norm_) return;
+    if (!lanes_.needs_norm()) return;
     std::size_t most = 0;
     for (const Lane& lane : lanes_) most = std::max(most, norm_scratch(lane.bucket.elements()));
-    scratch_ = Buffer(place_, most * sizeof(double), link_.device);
-    norms_ = Buffer(place_, (lanes_.size() + 1) * sizeof(double), link_.device);
-  }
-
-  void check(std::size_t bucket, const TensorView& gradient) const {
-    if (bucket >= lanes_.size())
-      fail(where(bucket), ": there are ", lanes_.size(), " buckets, numbered from 0");
-    const Lane& lane = lanes_[bucket];
-    if (lane.ready) fail(where(bucket), ": submitted twice in one step; call finish() first");
-    if (gradient.count != lane.bucket.elements())
-      fail(where(bucket), ": expected ", lane.bucket.elements(), " elements, got ", gradient.count);
-    if (gradient.device != link_.device)
-      fail(where(bucket), ": the gradient is not on the device of this exchange");
+    const Place place = place_on(link_.device);
+    scratch_ = Buffer(place, most * sizeof(double), link_.device);
+    norms_ = Buffer(place, (lanes_.size() + 1) * sizeof(double), link_.device);
   }
 
   // Later work of `to` runs after what `from` has now.
@@ -214,67 +163,42 @@ class StreamExchange::Engine {
   }
 
   void begin() {
-    if (!agreed_) {
-      const Traffic start = carrier_->traffic();
-      check_same_step(link_.group, "step", step_);
-      const Traffic end = carrier_->traffic();
-      before_.sent += end.sent - start.sent;
-      before_.received += end.received - start.received;
-      before_.collectives += end.collectives - start.collectives;
-      agreed_ = true;
-    }
+    if (!lanes_.agreed)
+      tally_.leave_out([this] { check_same_step(link_.group, "step", lanes_.step); });
+    lanes_.agreed = true;
     receipt_.clear();
   }
 
   // Encodes and sends all buckets whose turn has come.
   void launch_ready() {
-    if (needs_norm_) {
+    if (lanes_.needs_norm()) {
       if (submitted_ < lanes_.size()) return;
       enqueue_sum(norm(0), lanes_.size(), norm(lanes_.size()), link_.device, stream_.get());
     }
-    while (next_ < lanes_.size() && lanes_[next_].ready) launch(next_++);
+    while (next_ < lanes_.size() && lanes_[next_].ready) course_.launch(next_++);
   }
 
-  void launch(std::size_t index) {
-    Lane& lane = lanes_[index];
-    Cargo& cargo = lane.cargo;
-    cargo.leg = lane.compressor->leg(step_, 0);
-    cargo.written = receipt_.written(index);
-    const bool gathers = cargo.leg.reduction == Reduction::gather;
-    if (cargo.leg.reduction == Reduction::scatter)
-      fail(where(index), ": a scheme that scatters does not run on CUDA yet");
-    const std::size_t bytes = cargo.leg.bytes;
-    cargo.out = cargo.leg.in_place ? Bytes(static_cast<std::byte*>(lane.gradient.data), bytes)
-                                   : room(lane.payload, bytes);
-    if (gathers)
-      cargo.slots = room(lane.slots, bytes * static_cast<std::size_t>(link_.group.size()));
-    lane.compressor->encode(turn(lane), lane.gradient, cargo.out);
+  Written encode(Lane& lane, int round, Bytes out) override {
+    const Turn now = turn(lane, round);
+    const std::size_t bytes = lane.compressor->encode(now, lane.gradient, out);
     lane.encoded = true;
-    carrier_->send(index, cargo);
-    report_.payload_bytes += gathers ? 0 : bytes;  // of a gather the receipt tells
-    report_.dense_bytes += lane.gradient.count * sizeof(float);
+    // Of a gather and a scatter the receipt tells.
+    const bool told = lane.passages[static_cast<std::size_t>(round)].has_slots();
+    tally_.count([&](Report& report) {
+      report.payload_bytes += told ? 0 : bytes;
+      if (round == 0 && !server_) report.dense_bytes += lane.gradient.count * sizeof(float);
+    });
+    return {bytes, {}, now.written};
   }
 
-  // Allocates when messages have become longer, which waits for the device: in the first step, and
-  // when a warm-up ends.
-  Bytes room(Buffer& buffer, std::size_t bytes) const {
-    if (buffer.size() < bytes) {
-      stream_.wait();
-      buffer = Buffer(place_, bytes, link_.device);
-    }
-    return {buffer.data(), bytes};
+  // The host does not know whether the step is void, so every round runs.
+  bool decode(Lane& lane, int round, const Inbox& inbox) override {
+    const Status status = lane.compressor->decode(turn(lane, round), inbox, lane.gradient);
+    if (!status.ok()) throw Error(round_fault(lanes_.where(lane.bucket.id), -1, status.what));
+    return true;
   }
 
-  void decode(Lane& lane) {
-    Inbox inbox;
-    inbox.data = lane.cargo.out;
-    if (lane.cargo.leg.reduction == Reduction::gather) {
-      inbox.data = lane.cargo.slots;
-      inbox.slot_bytes = lane.cargo.leg.bytes;
-    }
-    const Status status = lane.compressor->decode(turn(lane), inbox, lane.gradient);
-    if (!status.ok()) fail(where(lane.bucket.id), ": ", status.what, not_taken);
-  }
+  void arrived(const Lane&, Tally::Time) override {}
 
   // The roll call of the host's group names who is silent.
   [[noreturn]] void lose_patience() {
@@ -297,17 +221,16 @@ class StreamExchange::Engine {
     const Verdict found = receipt_.found();
     const std::uint64_t step = *std::exchange(pending_, std::nullopt);
     if (found.fault != 0) {
-      const auto place = static_cast<std::size_t>(bucket_of(found.fault));
-      remember(text_of(place_of(rank(), step, place), ", bytes from rank ", rank_of(found.fault),
-                       ": ", explain(code_of(found.fault)), not_taken));
+      const auto bucket = static_cast<std::size_t>(bucket_of(found.fault));
+      remember(round_fault(place_of(rank(), step, bucket), rank_of(found.fault),
+                           explain(code_of(found.fault))));
     }
-    if (found.unsound != 0 && found.skipped == 0)
-      remember(text_of(place_of(rank(), step, 0),
-                       ": a scheme found its gradient beyond the limit, but did not tell the "
-                       "others"));
-    report_.payload_bytes += receipt_.bytes();
-    ++report_.steps;
-    report_.skipped += found.skipped != 0 ? 1 : 0;
+    if (found.unsound != 0 && found.skipped == 0) remember(place_of(rank(), step, 0) + untold);
+    tally_.count([&](Report& report) {
+      report.payload_bytes += receipt_.bytes();
+      ++report.steps;
+      report.skipped += found.skipped != 0 ? 1 : 0;
+    });
     last_ = StepResult{step, found.skipped != 0};
   }
 
@@ -320,11 +243,12 @@ class StreamExchange::Engine {
   // Exchange every memory gets back what it sent: the verdict says that the step is not taken.
   void give_up(const char* cause) {
     error_ = std::current_exception();
+    course_.abandon();
     try {
       receipt_.raise();
       for (Lane& lane : lanes_) {
         if (std::exchange(lane.encoded, false))
-          lane.compressor->conclude(turn(lane), lane.gradient, 0);
+          lane.compressor->conclude(turn(lane, 0), lane.gradient, 0);
       }
       stream_.wait();
     } catch (const std::exception& error) {
@@ -335,39 +259,43 @@ class StreamExchange::Engine {
   }
 
   const StreamLink link_;
-  const Place place_;
+  const bool server_;
   OwnStream stream_;
-  std::deque<Lane> lanes_;  // does not move them: events stay in place
+  Lanes lanes_;
   Receipt receipt_;
-  Buffer scratch_, norms_;  // norms by bucket, then that of all
   std::unique_ptr<Carrier> carrier_;
-  Traffic before_;
-  bool needs_norm_ = false;
+  Course course_;
+  Tally tally_;
+  Buffer scratch_, norms_;  // norms by bucket, then that of all
 
-  std::uint64_t step_ = 0;
-  bool agreed_ = false;                   // all ranks are at this step
   std::size_t submitted_ = 0, next_ = 0;  // next_: the bucket to be sent next
   std::optional<std::uint64_t> pending_;  // the finished step whose receipt was not read
   std::optional<StepResult> last_;
   std::exception_ptr error_;
   bool damaged_ = false;  // the memory must not be saved
   bool broken_ = false;   // the device may never be idle again
-  Report report_;
 };
 
 StreamExchange::StreamExchange(const StreamLink& link, const std::vector<Bucket>& buckets,
                                const Config& config, const ExchangeOptions& options)
-    : StreamExchange(link, buckets, compressors_on(link, buckets, config, options), config.str()) {}
+    : StreamExchange(
+          link, buckets,
+          make_stream_compressors(
+              {.rank = link.group.rank(), .world = link.group.size(), .device = link.device},
+              buckets, config, options.kind),
+          config.str(), options) {}
 
 StreamExchange::StreamExchange(const StreamLink& link, std::vector<Bucket> buckets,
                                std::vector<std::unique_ptr<Compressor>> compressors,
-                               const std::string& description)
+                               const std::string& description, const ExchangeOptions& options)
     : engine_(std::make_unique<Engine>(link, std::move(buckets), std::move(compressors),
-                                       description)) {}
+                                       description, options)) {}
 
 StreamExchange::~StreamExchange() = default;
 
 Stream StreamExchange::stream() const { return engine_->stream(); }
+
+const Verdict* StreamExchange::verdict() const { return engine_->verdict(); }
 
 void StreamExchange::submit(std::uint16_t bucket, TensorView gradient, Stream stream) {
   engine_->submit(bucket, gradient, stream);

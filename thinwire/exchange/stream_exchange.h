@@ -11,8 +11,9 @@
 //       exchange.outcome();        // waits for the step: was it skipped? Throws its error.
 //
 // Encoders and decoders run in a stream of the exchange's own, collectives in another. Collectives
-// are issued by bucket number; a bucket submitted early waits for its turn. Over a Group of the
-// host (Gloo) bytes pass through pinned memory, and finish() waits for the collectives.
+// are issued by bucket number, in the order of an Exchange; a bucket submitted early waits for its
+// turn. Over a Group of the host (Gloo) bytes pass through pinned memory, and finish() waits for
+// the collectives; second rounds start there.
 //
 // With a device of kind cpu it runs the compressors of the CPU (exchange/as_device.h), and
 // everything is done at once: the same code, tested on machines without a GPU.
@@ -44,16 +45,16 @@ struct StreamLink {
 
 class StreamExchange {
  public:
-  // One configuration for all buckets. Throws an Error for what does not run on a device (schemes,
-  // exchange split or server, fusing), and one that names the first rank that differs when the
-  // ranks do not agree.
+  // One configuration for all buckets. Throws an Error for a scheme that does not run on the
+  // device, or does not fit the kind of exchange, and one that names the first rank that differs
+  // when the ranks do not agree.
   StreamExchange(const StreamLink& link, const std::vector<Bucket>& buckets, const Config& config,
                  const ExchangeOptions& options = {});
   // With your own compressors, which keep the contract of a device. All ranks must have the same
   // `description`.
   StreamExchange(const StreamLink& link, std::vector<Bucket> buckets,
                  std::vector<std::unique_ptr<Compressor>> compressors,
-                 const std::string& description);
+                 const std::string& description, const ExchangeOptions& options = {});
   ~StreamExchange();  // waits for work that is under way
   StreamExchange(const StreamExchange&) = delete;
   StreamExchange& operator=(const StreamExchange&) = delete;
@@ -62,8 +63,13 @@ class StreamExchange {
   // itself may hand it to submit().
   Stream stream() const;
 
+  // The verdict of the last step, in device memory: of a finished step from its end until the next
+  // step begins, for work that is ordered between the two.
+  const Verdict* verdict() const;
+
   // Submits the gradient of a bucket, which `stream` computes. The memory must stay in place until
-  // `stream`, or another one that finish() held back, has passed the end of the step.
+  // `stream`, or another one that finish() held back, has passed the end of the step. A server
+  // (exchange server:S) submits memory in which it gets the averages.
   void submit(std::uint16_t bucket, TensorView gradient, Stream stream);
 
   // Ends the step: later work of `stream` runs after it, and finds the averages, or `fill` (0 or

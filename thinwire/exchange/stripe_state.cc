@@ -19,43 +19,39 @@ std::string StripeVisitor::rename(const std::string& name) const {
   return prefix_ + (name.starts_with(own) ? name.substr(own.size()) : name);
 }
 
-// Collects the parts of a parameter until all are there. Their memory belongs to the compressors.
 void StripeVisitor::tensor(const std::string& name, std::span<float> values, Share share) {
   const std::size_t slash = name.rfind('/');
   const std::string owner = name.substr(0, slash);
   for (std::size_t i = 0; i < stripe_->pieces.size(); ++i) {
     const Parameter& part = stripe_->bucket.parameters[i];
     if (part.name != owner) continue;
-    if (stripe_->pieces[i].whole || values.size() != part.count)
-      return to_.tensor(name, values, share);
+    if (stripe_->pieces[i].whole || values.size() != part.count) {
+      if (!joined_) to_.tensor(name, values, share);
+      return;
+    }
     const Parameter& parameter = bucket_.parameters[stripe_->pieces[i].parameter];
     Whole& whole = cuts_[parameter.name + name.substr(slash)];
-    whole.count = parameter.count;
     whole.share = share;
-    whole.parts.push_back(values);
+    if (!joined_) {
+      whole.values.insert(whole.values.end(), values.begin(), values.end());
+    } else {
+      std::copy_n(whole.values.begin() + static_cast<std::ptrdiff_t>(whole.given), values.size(),
+                  values.begin());
+      whole.given += values.size();
+    }
     return;
   }
-  to_.tensor(rename(name), values, share);
+  if (!joined_) to_.tensor(rename(name), values, share);
 }
 
 void StripeVisitor::number(const std::string& name, double& value, Share share) {
-  to_.number(rename(name), value, share);
+  if (!joined_) to_.number(rename(name), value, share);
 }
 
-void StripeVisitor::finish() {
-  for (auto& [name, whole] : cuts_) {
-    std::vector<float> values;
-    values.reserve(whole.count);
-    for (const std::span<float> part : whole.parts)
-      values.insert(values.end(), part.begin(), part.end());
-    to_.tensor(name, values, whole.share);
-    auto from = values.begin();
-    for (const std::span<float> part : whole.parts) {
-      std::copy_n(from, part.size(), part.begin());
-      from += static_cast<std::ptrdiff_t>(part.size());
-    }
-  }
-  cuts_.clear();
+bool StripeVisitor::join() {
+  for (auto& [name, whole] : cuts_) to_.tensor(name, whole.values, whole.share);
+  joined_ = true;
+  return !cuts_.empty();
 }
 
 std::optional<OwnedResidual> owned_residual(const std::string& name, const StateEntry& entry) {

@@ -15,7 +15,8 @@
 namespace thinwire {
 
 // Sits between the stripes' compressors and a visitor. Pass it to one stripe after the other, then
-// call finish().
+// call join(). A compressor's memory may be a copy that goes when its visit ends, so the parts of
+// cut parameters are collected in a first pass, and written back in a second.
 class StripeVisitor final : public StateVisitor {
  public:
   // `place` is the name prefix of state that belongs to a stripe but to no parameter:
@@ -25,16 +26,18 @@ class StripeVisitor final : public StateVisitor {
 
   // All following visits belong to this stripe, which has number `index`.
   void enter(const Stripe& stripe, std::size_t index);
-  void finish();
+  // Shows the visitor the joined tensors. Returns whether there are any: then pass this object to
+  // all stripes again.
+  bool join();
 
   void tensor(const std::string& name, std::span<float> values, Share share) override;
   void number(const std::string& name, double& value, Share share) override;
 
  private:
   struct Whole {
-    std::size_t count = 0;
     Share share = Share::summed;
-    std::vector<std::span<float>> parts;
+    std::vector<float> values;
+    std::size_t given = 0;  // elements that the second pass has written back
   };
 
   std::string rename(const std::string& name) const;
@@ -45,6 +48,7 @@ class StripeVisitor final : public StateVisitor {
   const Stripe* stripe_ = nullptr;
   std::string prefix_;                 // "bucket3/stripe1/"
   std::map<std::string, Whole> cuts_;  // by the name of the joined tensor
+  bool joined_ = false;                // the second pass has begun
 };
 
 // An owner's residual of averages, read from an entry's name: "PARAMETER/owner/v" or

@@ -39,19 +39,17 @@ bool take_bucket_norm(Config& config) {
 
 }  // namespace
 
-StripedCompressor::StripedCompressor(const Config& config, const ExchangeKind& kind,
-                                     const Bucket& bucket, const Site& site)
+TensorView Striped::Lane::of(const TensorView& bucket) const {
+  auto* const data = static_cast<std::byte*>(bucket.data) + stripe.first * size_of(bucket.dtype);
+  return {data, stripe.count(), bucket.dtype, bucket.device};
+}
+
+Striped::Striped(Config config, const ExchangeKind& kind, const Bucket& bucket, const Site& site,
+                 Make make)
     : bucket_(bucket),
       site_(site),
       workers_(kind.workers(site.world)),
-      who_("rank " + std::to_string(site.rank) + ", bucket " + std::to_string(bucket.id)),
-      sizes_(static_cast<std::size_t>(site.world)) {
-  Config workers = config;
-  bucket_norm_ = take_bucket_norm(workers);
-  make_lanes(workers, kind);
-}
-
-void StripedCompressor::make_lanes(const Config& config, const ExchangeKind& kind) {
+      bucket_norm_(take_bucket_norm(config)) {
   const auto owners = static_cast<std::size_t>(kind.owners(site_.world));
   const Config second = second_of(kind, config);
   std::vector<Stripe> stripes = cut(bucket_, owners);
@@ -62,21 +60,21 @@ void StripedCompressor::make_lanes(const Config& config, const ExchangeKind& kin
     // Tiny buckets have few stripes. Each bucket starts at another owner, so that all get some.
     lane.owner = kind.first_owner(site_.world) + static_cast<int>((i + bucket_.id) % owners);
     if (!lane.empty()) {
-      const Site pushes{works() ? site_.rank : 0, workers_, false, works()};
-      const Site pulls{0, 1, false, owns(lane)};
-      lane.push = make_compressor(config, lane.stripe.bucket, pushes);
-      lane.pull = make_compressor(second, lane.average.bucket, pulls);
+      const Site pushes{works() ? site_.rank : 0, workers_, false, works(), site_.device};
+      const Site pulls{0, 1, false, owns(lane), site_.device};
+      lane.push = make(config, lane.stripe.bucket, pushes);
+      lane.pull = make(second, lane.average.bucket, pulls);
     }
     lanes_.push_back(std::move(lane));
   }
 }
 
-bool StripedCompressor::needs_norm() const {
+bool Striped::needs_norm() const {
   const auto asks = [](const Lane& lane) { return !lane.empty() && lane.push->needs_norm(); };
   return !bucket_norm_ && std::any_of(lanes_.begin(), lanes_.end(), asks);
 }
 
-Leg StripedCompressor::leg(std::uint64_t step, int round) const {
+Leg Striped::leg(std::uint64_t step, int round) const {
   Leg leg{round == 0 ? Reduction::scatter : Reduction::gather, DType::f32, 0};
   for (const Lane& lane : lanes_) {
     if (lane.empty()) continue;
@@ -86,6 +84,34 @@ Leg StripedCompressor::leg(std::uint64_t step, int round) const {
   return leg;
 }
 
+void Striped::visit_state(StateVisitor& visitor) {
+  const std::string place = "bucket" + std::to_string(bucket_.id);
+  StripeVisitor gradients(visitor, bucket_, place + "/stripe");
+  StripeVisitor averages(visitor, bucket_, place + "/owner");
+  const auto visit_all = [&] {
+    for (std::size_t i = 0; i < lanes_.size(); ++i) {
+      const Lane& lane = lanes_[i];
+      if (works() && !lane.empty()) {
+        gradients.enter(lane.stripe, i);
+        lane.push->visit_state(gradients);
+      }
+      if (owns(lane)) {
+        averages.enter(lane.average, i);
+        lane.pull->visit_state(averages);
+      }
+    }
+  };
+  visit_all();
+  averages.join();  // owners have whole stripes
+  if (gradients.join()) visit_all();
+}
+
+StripedCompressor::StripedCompressor(const Config& config, const ExchangeKind& kind,
+                                     const Bucket& bucket, const Site& site)
+    : Striped(config, kind, bucket, site, make_compressor),
+      who_("rank " + std::to_string(site.rank) + ", bucket " + std::to_string(bucket.id)),
+      sizes_(static_cast<std::size_t>(site.world)) {}
+
 std::size_t StripedCompressor::encode(const Turn& turn, TensorView gradient, Bytes out) {
   require_f32_cpu(gradient, bucket_.elements(), who_);
   return turn.round == 0 ? encode_gradient(turn, gradient, out) : encode_average(turn, out);
@@ -93,7 +119,6 @@ std::size_t StripedCompressor::encode(const Turn& turn, TensorView gradient, Byt
 
 std::size_t StripedCompressor::encode_gradient(const Turn& turn, TensorView gradient, Bytes out) {
   averaged_ = false;
-  std::fill(sizes_.begin(), sizes_.end(), 0);
   if (!works()) return 0;
   Turn inner = turn;
   if (bucket_norm_) inner.squared_norm = squared_norm(gradient.f32().data(), gradient.count);
@@ -184,11 +209,9 @@ void StripedCompressor::undo(const Turn& turn) {
   restore_owned();
 }
 
-void StripedCompressor::forget(const Turn& turn, std::span<const float> gradient) {
+void StripedCompressor::forget(const Turn& turn, TensorView gradient) {
   for (const Lane& lane : lanes_) {
-    if (works() && !lane.empty())
-      lane.push->forget(first_round(turn),
-                        gradient.subspan(lane.stripe.first, lane.stripe.count()));
+    if (works() && !lane.empty()) lane.push->forget(first_round(turn), lane.of(gradient));
   }
   restore_owned();
 }
@@ -201,25 +224,6 @@ void StripedCompressor::restore_owned() {
       before_.put_back([&](StateVisitor& visitor) { lane.pull->visit_state(visitor); });
   }
   averaged_ = false;
-}
-
-void StripedCompressor::visit_state(StateVisitor& visitor) {
-  const std::string place = "bucket" + std::to_string(bucket_.id);
-  StripeVisitor gradients(visitor, bucket_, place + "/stripe");
-  StripeVisitor averages(visitor, bucket_, place + "/owner");
-  for (std::size_t i = 0; i < lanes_.size(); ++i) {
-    const Lane& lane = lanes_[i];
-    if (works() && !lane.empty()) {
-      gradients.enter(lane.stripe, i);
-      lane.push->visit_state(gradients);
-    }
-    if (owns(lane)) {
-      averages.enter(lane.average, i);
-      lane.pull->visit_state(averages);
-    }
-  }
-  gradients.finish();
-  averages.finish();
 }
 
 }  // namespace thinwire

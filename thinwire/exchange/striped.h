@@ -25,25 +25,17 @@
 
 namespace thinwire {
 
-class StripedCompressor final : public Compressor {
+// The stripes of a bucket and their compressors, under either contract of compressor.h.
+class Striped : public Compressor {
  public:
-  // `site` is the rank among all ranks, including servers. Scheme and kind must fit: see
-  // check_fit().
-  StripedCompressor(const Config& config, const ExchangeKind& kind, const Bucket& bucket,
-                    const Site& site);
-
   int rounds() const override { return 2; }
   bool needs_norm() const override;
   Leg leg(std::uint64_t step, int round) const override;
-  std::size_t encode(const Turn& turn, TensorView gradient, Bytes out) override;
-  std::span<const std::size_t> piece_sizes() const override { return sizes_; }
-  std::optional<bool> sound() const override;
-  Status decode(const Turn& turn, const Inbox& inbox, TensorView average) override;
-  void undo(const Turn& turn) override;
-  void forget(const Turn& turn, std::span<const float> gradient) override;
   void visit_state(StateVisitor& visitor) override;
 
- private:
+ protected:
+  using Make = std::unique_ptr<Compressor> (*)(const Config&, const Bucket&, const Site&);
+
   struct Lane {
     Stripe stripe;
     Stripe average;                    // the same stripe under the owner's names
@@ -52,30 +44,48 @@ class StripedCompressor final : public Compressor {
     std::unique_ptr<Compressor> pull;  // averages to all ranks; null for an empty stripe
 
     bool empty() const { return stripe.count() == 0; }
-    std::span<float> of(const TensorView& bucket) const {
-      return bucket.f32().subspan(stripe.first, stripe.count());
-    }
+    TensorView of(const TensorView& bucket) const;
   };
 
-  void make_lanes(const Config& config, const ExchangeKind& kind);
+  // `site` is the rank among all ranks, including servers. Scheme and kind must fit: see
+  // check_fit().
+  Striped(Config config, const ExchangeKind& kind, const Bucket& bucket, const Site& site,
+          Make make);
+
   bool owns(const Lane& lane) const { return lane.owner == site_.rank && !lane.empty(); }
   bool works() const { return site_.rank < workers_; }
+
+  Bucket bucket_;
+  Site site_;
+  int workers_;
+  bool bucket_norm_ = false;  // clips by the norm of the bucket, not of the stripe
+  std::vector<Lane> lanes_;
+  bool averaged_ = false;  // whether this step has changed the owner's memory
+};
+
+class StripedCompressor final : public Striped {
+ public:
+  StripedCompressor(const Config& config, const ExchangeKind& kind, const Bucket& bucket,
+                    const Site& site);
+
+  std::size_t encode(const Turn& turn, TensorView gradient, Bytes out) override;
+  std::span<const std::size_t> piece_sizes() const override { return sizes_; }
+  std::optional<bool> sound() const override;
+  Status decode(const Turn& turn, const Inbox& inbox, TensorView average) override;
+  void undo(const Turn& turn) override;
+  void forget(const Turn& turn, TensorView gradient) override;
+
+ private:
   std::size_t encode_gradient(const Turn& turn, TensorView gradient, Bytes out);
   std::size_t encode_average(const Turn& turn, Bytes out);
   Status decode_gradients(const Turn& turn, const Inbox& inbox);
   Status decode_averages(const Turn& turn, const Inbox& inbox, TensorView average);
   void restore_owned();
 
-  Bucket bucket_;
-  Site site_;
-  int workers_;
   std::string who_;
-  bool bucket_norm_ = false;  // clips by the norm of the bucket, not of the stripe
-  std::vector<Lane> lanes_;
   std::vector<std::size_t> sizes_;  // sizes of the last pieces sent
   std::vector<float> mean_;         // average of this rank's stripe, from round 0 to round 1
   Snapshot before_;                 // this owner's memory before the step, for undo()
-  bool averaged_ = false;           // whether this step has changed the owner's memory
 };
 
 }  // namespace thinwire

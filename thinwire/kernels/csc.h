@@ -9,9 +9,10 @@
 //     |g| > limit     (limit.h; also NaN) u and v are unchanged
 //     otherwise       u = u', v = v'
 //
-// The norm is summed in double: element i goes to sum i % 16, and the sixteen sums are added as a
-// tree (norm.h). Every vector width gives this order, and finite floats cannot overflow it. 20
-// bytes of memory traffic per element with momentum: read g, u, v; write u, v.
+// The norm is summed in double, in one order that vectors of every width and a GPU can follow:
+// blocks of 1024 elements add element i to sum i % 32, then the 32 sums as a tree (norm.h); the
+// sums of the blocks are added in the same way. Finite floats cannot overflow it. 20 bytes of
+// memory traffic per element with momentum: read g, u, v; write u, v.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -21,6 +22,8 @@
 
 namespace thinwire {
 
+inline constexpr std::size_t csc_block = 1024, csc_sums = 32;  // a warp of a GPU adds a block
+
 // Returns the sum of |v'| over `count` elements, or infinity when some g is beyond the limit.
 // Pointers need no alignment. u and v may be null where `accumulate` does not use them.
 double csc_pass(const MemoryRule& rule, const float* g, float* u, float* v, std::size_t count);
@@ -29,7 +32,7 @@ double csc_pass(const MemoryRule& rule, const float* g, float* u, float* v, std:
 double csc_pass_reference(const MemoryRule& rule, const float* g, float* u, float* v,
                           std::size_t count);
 
-// The part that both share: adds the elements to the sixteen sums, starting at sum 0.
+// The part that both share: adds the elements to the csc_sums sums, starting at sum 0.
 void csc_add(const MemoryRule& rule, const float* g, float* u, float* v, std::size_t count,
              double* sums);
 

@@ -1,4 +1,4 @@
-// csc_hwy.cc: adds a gradient to the memory and computes the norm, sixteen elements at a time.
+// csc_hwy.cc: adds a gradient to the memory and computes the norm, 32 elements at a time.
 // SPDX-License-Identifier: Apache-2.0
 #include "thinwire/kernels/csc.h"
 
@@ -8,6 +8,7 @@
 // Highway requires this include after foreach_target.h.
 #include <hwy/highway.h>
 
+#include <algorithm>
 #include <limits>
 
 #include "thinwire/kernels/norm.h"
@@ -54,19 +55,21 @@ HWY_INLINE V take_in(const float* HWY_RESTRICT g, float* HWY_RESTRICT u, float* 
   }
 }
 
+// The norm of one block.
 template <Accumulate accumulate>
-double Pass(const MemoryRule& rule, const float* g, float* u, float* v, std::size_t count) {
+HWY_INLINE double PassBlock(const MemoryRule& rule, const float* g, float* u, float* v,
+                            std::size_t count) {
   const D d;
   const hn::Half<D> half;
   const hn::Repartition<double, D> wide;
-  constexpr std::size_t lanes = hn::MaxLanes(D()), vectors = 16 / lanes;
+  constexpr std::size_t lanes = hn::MaxLanes(D()), vectors = csc_sums / lanes;
   constexpr bool has_v = accumulate != Accumulate::none;
   constexpr bool has_u = has_v && accumulate != Accumulate::residual;
   const V momentum = hn::Set(d, rule.momentum);
   hn::Vec<decltype(wide)> part[2 * vectors];
   for (auto& sum : part) sum = hn::Zero(wide);
   std::size_t i = 0;
-  for (; count - i >= 16; i += 16) {
+  for (; count - i >= csc_sums; i += csc_sums) {
     for (std::size_t k = 0; k < vectors; ++k) {
       const std::size_t at = i + k * lanes;
       const V magnitude =
@@ -76,10 +79,22 @@ double Pass(const MemoryRule& rule, const float* g, float* u, float* v, std::siz
           hn::Add(part[2 * k + 1], hn::PromoteTo(wide, hn::UpperHalf(half, magnitude)));
     }
   }
-  double sums[16];
+  double sums[csc_sums];
   for (std::size_t k = 0; k < 2 * vectors; ++k) hn::StoreU(part[k], wide, sums + k * lanes / 2);
   csc_add(rule, g + i, has_u ? u + i : nullptr, has_v ? v + i : nullptr, count - i, sums);
-  return add_sums(sums);
+  return add_tree<csc_sums>(sums);
+}
+
+template <Accumulate accumulate>
+double Pass(const MemoryRule& rule, const float* g, float* u, float* v, std::size_t count) {
+  constexpr bool has_v = accumulate != Accumulate::none;
+  constexpr bool has_u = has_v && accumulate != Accumulate::residual;
+  double blocks[csc_sums] = {};
+  for (std::size_t at = 0; at < count; at += csc_block)
+    blocks[at / csc_block % csc_sums] +=
+        PassBlock<accumulate>(rule, g + at, has_u ? u + at : nullptr, has_v ? v + at : nullptr,
+                              std::min(csc_block, count - at));
+  return add_tree<csc_sums>(blocks);
 }
 
 #else

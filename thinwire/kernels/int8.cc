@@ -3,7 +3,6 @@
 #include "thinwire/kernels/int8.h"
 
 #include <algorithm>
-#include <bit>
 #include <cmath>
 #include <cstring>
 
@@ -11,18 +10,6 @@
 
 namespace thinwire {
 namespace {
-
-constexpr float smallest_step = 0x1p-100f;
-
-// The sum with int8_rounder has the nearest integer in its low bits.
-std::uint8_t code_of(const Int8Rule& rule, const Int8Scale& scale, float x, std::uint32_t draw) {
-  const float place = (x - scale.lo) * scale.inverse;
-  if (!rule.random)
-    return static_cast<std::uint8_t>(std::bit_cast<std::uint32_t>(place + int8_rounder));
-  const float fine = std::min(place, 255.0f) * 0x1p15f;
-  const auto bits = std::bit_cast<std::uint32_t>(fine + int8_rounder);
-  return static_cast<std::uint8_t>((bits + (draw >> 17)) >> 15);
-}
 
 bool encode_block(const Int8Rule& rule, const float* g, float* v, std::size_t count, DrawKey key,
                   std::uint32_t first, std::uint8_t* out) {
@@ -43,23 +30,14 @@ bool encode_block(const Int8Rule& rule, const float* g, float* v, std::size_t co
     return false;
   }
   for (std::size_t i = 0; i < count; ++i) {
-    codes[i] = code_of(rule, scale, x(i), draw_at(key, first + static_cast<std::uint32_t>(i)));
+    codes[i] =
+        int8_code(rule.random, scale, x(i), draw_at(key, first + static_cast<std::uint32_t>(i)));
     if (v != nullptr) v[i] = x(i) - (scale.lo + static_cast<float>(codes[i]) * scale.step);
   }
   return true;
 }
 
 }  // namespace
-
-Int8Scale int8_scale(float smallest, float largest, bool finite) {
-  Int8Scale scale;
-  scale.lo = smallest + 0.0f;  // turns -0 into +0, so that the order of elements does not matter
-  scale.step = (largest - smallest) / 255;
-  if (!finite || !std::isfinite(scale.lo + 255 * scale.step)) return {0, 0, 0, false};
-  if (scale.step < smallest_step) scale.step = 0;
-  scale.inverse = scale.step > 0 ? 1 / scale.step : 0;
-  return scale;
-}
 
 void int8_store_scale(const Int8Scale& scale, std::uint8_t* out) {
   std::memcpy(out, &scale.lo, 4);
@@ -70,9 +48,7 @@ Int8Scale int8_load_scale(const std::uint8_t* in, float share) {
   Int8Scale scale;
   std::memcpy(&scale.lo, in, 4);
   std::memcpy(&scale.step, in + 4, 4);
-  const bool one_zero = !std::signbit(scale.step) && !(scale.lo == 0 && std::signbit(scale.lo));
-  scale.finite = one_zero && (scale.step == 0 || scale.step >= smallest_step) &&
-                 std::isfinite(scale.lo) && std::isfinite(scale.lo + 255 * scale.step);
+  scale.finite = int8_is_sound(scale.lo, scale.step);
   scale.lo *= share;
   scale.step *= share;
   return scale;

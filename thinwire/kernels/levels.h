@@ -7,9 +7,11 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "thinwire/core/cuda.h"
+
 namespace thinwire {
 
-constexpr std::size_t level_bytes(std::size_t count, unsigned bits) {
+THINWIRE_HD constexpr std::size_t level_bytes(std::size_t count, unsigned bits) {
   return (count * bits + 7) / 8;
 }
 

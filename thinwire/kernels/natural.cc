@@ -10,14 +10,6 @@
 #include "thinwire/kernels/limit.h"
 
 namespace thinwire {
-namespace {
-
-float power(std::uint8_t exponent, bool negative) {
-  return std::bit_cast<float>(std::uint32_t{exponent} << 23 | (negative ? 1u << 31 : 0u));
-}
-
-}  // namespace
-
 bool natural_encode_reference(const float* g, float* v, std::size_t count, DrawKey key,
                               std::uint32_t first, std::uint8_t* exponents, std::uint8_t* signs) {
   bool finite = true;
@@ -31,10 +23,8 @@ bool natural_encode_reference(const float* g, float* v, std::size_t count, DrawK
       finite = false;
       continue;
     }
-    const std::uint32_t draw = draw_at(key, first + static_cast<std::uint32_t>(i)) >> 9;
-    const std::uint32_t field = ((bits & 0x7fffffffu) + draw) >> 23;
-    exponents[i] = static_cast<std::uint8_t>(std::min(field, 254u));
-    if (v != nullptr) v[i] = x - power(exponents[i], bits >> 31 != 0);
+    exponents[i] = natural_exponent(bits, draw_at(key, first + static_cast<std::uint32_t>(i)));
+    if (v != nullptr) v[i] = x - natural_power(exponents[i], bits >> 31 != 0);
   }
   return finite;
 }
@@ -44,7 +34,7 @@ bool natural_add_reference(const std::uint8_t* exponents, const std::uint8_t* si
   bool sound = level_padding_is_zero(signs, count, 1);
   for (std::size_t i = 0; i < count; ++i) {
     sound = sound && exponents[i] != 255;
-    target[i] += power(exponents[i], sign_at(signs, i)) * share;
+    target[i] += natural_power(exponents[i], sign_at(signs, i)) * share;
   }
   return sound;
 }

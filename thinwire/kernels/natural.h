@@ -9,9 +9,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <bit>
 #include <cstddef>
 #include <cstdint>
 
+#include "thinwire/core/cuda.h"
 #include "thinwire/kernels/draw.h"
 
 namespace thinwire {
@@ -32,5 +34,14 @@ bool natural_encode_reference(const float* g, float* v, std::size_t count, DrawK
                               std::uint32_t first, std::uint8_t* exponents, std::uint8_t* signs);
 bool natural_add_reference(const std::uint8_t* exponents, const std::uint8_t* signs,
                            std::size_t count, float share, float* target);
+
+// The rules: the exponent field that a finite x is rounded to, and the value of a field.
+THINWIRE_HD constexpr std::uint8_t natural_exponent(std::uint32_t bits, std::uint32_t draw) {
+  const std::uint32_t field = ((bits & 0x7fffffffu) + (draw >> 9)) >> 23;
+  return static_cast<std::uint8_t>(field < 254u ? field : 254u);
+}
+THINWIRE_HD constexpr float natural_power(std::uint32_t exponent, bool negative) {
+  return std::bit_cast<float>(exponent << 23 | (negative ? 1u << 31 : 0u));
+}
 
 }  // namespace thinwire

@@ -4,6 +4,8 @@
 #include "thinwire/kernels/cast.h"
 #include "thinwire/kernels/limit.h"
 #include "thinwire/kernels/norm.h"
+#include "thinwire/kernels/put_back.h"
+#include "thinwire/kernels/stripe.h"
 
 namespace thinwire {
 namespace {
@@ -19,6 +21,17 @@ void cast_cuda(DType, const void*, DType, void*, std::size_t, float, Verdict*, S
 }
 
 void fill_void_cuda(DType, void*, std::size_t, float, const Verdict*, Stream) { no_cuda(); }
+
+void put_back_cuda(std::uint32_t*, const std::uint32_t*, std::size_t, const Verdict*, Stream) {
+  no_cuda();
+}
+
+void open_stripes_cuda(Verdict*, std::size_t, const Verdict*, Stream) { no_cuda(); }
+void join_stripes_cuda(Verdict*, const Verdict*, const std::int32_t*, std::size_t, std::uint32_t,
+                       Stream) {
+  no_cuda();
+}
+void owned_mean_cuda(float*, std::size_t, const Verdict*, Stream) { no_cuda(); }
 
 void squared_norm_cuda(DType, const void*, std::size_t, double*, double*, Stream) { no_cuda(); }
 void add_norms_cuda(const double*, std::size_t, double*, Stream) { no_cuda(); }

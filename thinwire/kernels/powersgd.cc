@@ -2,6 +2,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "thinwire/kernels/powersgd.h"
 
+#include <algorithm>
+
 #include "thinwire/kernels/limit.h"
 #include "thinwire/kernels/norm.h"
 
@@ -9,9 +11,27 @@ namespace thinwire {
 namespace {
 
 float product_of_rows(const float* a, const float* b, std::size_t count) {
-  float sums[16] = {};
-  for (std::size_t j = 0; j < count; ++j) sums[j % 16] += a[j] * b[j];
-  return add_sums(sums);
+  float total = 0;
+  for (std::size_t at = 0; at < count; at += powersgd_cols) {
+    float sums[16] = {};
+    const std::size_t end = std::min(count, at + powersgd_cols);
+    for (std::size_t j = at; j < end; ++j) sums[j % 16] += a[j] * b[j];
+    total += add_sums(sums);
+  }
+  return total;
+}
+
+// Column j of E times column k of P.
+float product_of_cols(const Panel& panel, const float* e, const float* p, std::size_t j,
+                      std::size_t k) {
+  float total = 0;
+  for (std::size_t at = 0; at < panel.rows; at += powersgd_rows) {
+    float sum = 0;
+    const std::size_t end = std::min(panel.rows, at + powersgd_rows);
+    for (std::size_t i = at; i < end; ++i) sum += e[i * panel.stride + j] * p[i * panel.rank + k];
+    total += sum;
+  }
+  return total;
 }
 
 // Element j of a row of P Q^T. `p` is that row of P.
@@ -44,12 +64,8 @@ bool powersgd_take_reference(const Panel& panel, const float* g, float* e, const
 
 void powersgd_project_reference(const Panel& panel, const float* e, const float* p, float* q) {
   for (std::size_t k = 0; k < panel.rank; ++k) {
-    for (std::size_t j = 0; j < panel.cols; ++j) {
-      float sum = 0;
-      for (std::size_t i = 0; i < panel.rows; ++i)
-        sum += e[i * panel.stride + j] * p[i * panel.rank + k];
-      q[k * panel.stride + j] = sum;
-    }
+    for (std::size_t j = 0; j < panel.cols; ++j)
+      q[k * panel.stride + j] = product_of_cols(panel, e, p, j, k);
   }
 }
 

@@ -1,15 +1,22 @@
 // powersgd.h: the passes of PowerSGD over a matrix and its thin factors. E is row-major. P is
 // stored row by row (rows x rank), and Q transposed (rank x columns), so that every inner loop runs
-// along memory. The order of additions is the same on every vector width: a product of rows adds
-// column j to sum j % 16 and then the sixteen sums as a tree; a product of columns adds row after
-// row; an element of P Q^T adds its rank products one after the other. Arrays must not overlap and
-// need no alignment.
+// along memory. Arrays must not overlap and need no alignment.
+//
+// One order of additions, which vectors of every width and a GPU can follow:
+//
+//     P = E Q      blocks of 512 columns; a block adds column j to sum j % 16, then the sixteen
+//                  sums as a tree
+//     Q^T = P^T E  blocks of 128 rows; a block adds row after row
+//     both         the sums of the blocks are added one after the other
+//     P Q^T        an element adds its rank products one after the other
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
 #include <cstddef>
 
 namespace thinwire {
+
+inline constexpr std::size_t powersgd_cols = 512, powersgd_rows = 128;  // of a block
 
 // A matrix, or some of its rows and columns.
 struct Panel {

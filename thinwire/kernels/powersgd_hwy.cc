@@ -39,7 +39,7 @@ HWY_INLINE void WithFactors(std::size_t factors, Body body) {
   }
 }
 
-// One row times `factors` columns of Q. With `taking`, adds g to the row first.
+// Adds a block of a row times `factors` columns of Q to p. With `taking`, adds g to the row first.
 template <std::size_t factors, bool taking>
 HWY_INLINE bool TakeRow(const Panel& panel, const float* g, float* e, const float* q, float* p) {
   float sums[factors][16] = {};
@@ -86,7 +86,7 @@ HWY_INLINE bool TakeRow(const Panel& panel, const float* g, float* e, const floa
     }
     for (std::size_t k = 0; k < factors; ++k) sums[k][j % 16] += e[j] * q[k * panel.stride + j];
   }
-  for (std::size_t k = 0; k < factors; ++k) p[k] = add_sums(sums[k]);
+  for (std::size_t k = 0; k < factors; ++k) p[k] += add_sums(sums[k]);
   return finite;
 }
 
@@ -95,13 +95,18 @@ bool Take(const Panel& panel, const float* g, float* e, const float* q, float* p
   for (std::size_t i = 0; i < panel.rows; ++i) {
     for (std::size_t k = 0; k < panel.rank; k += group) {
       WithFactors(std::min(group, panel.rank - k), [&](auto factors) HWY_ATTR {
-        const float* columns = q + k * panel.stride;
         float* out = p + i * panel.rank + k;
-        float* row = e + i * panel.stride;
-        if (k == 0) {
-          finite = TakeRow<factors, true>(panel, g + i * panel.stride, row, columns, out) && finite;
-        } else {
-          TakeRow<factors, false>(panel, nullptr, row, columns, out);
+        std::fill_n(out, std::size_t{factors}, 0.0f);
+        for (std::size_t j = 0; j < panel.cols; j += powersgd_cols) {
+          const Panel block{1, std::min(powersgd_cols, panel.cols - j), panel.stride, panel.rank};
+          const float* columns = q + k * panel.stride + j;
+          float* row = e + i * panel.stride + j;
+          if (k == 0) {
+            const float* from = g + i * panel.stride + j;
+            finite = TakeRow<factors, true>(block, from, row, columns, out) && finite;
+          } else {
+            TakeRow<factors, false>(block, nullptr, row, columns, out);
+          }
         }
       });
     }
@@ -109,42 +114,58 @@ bool Take(const Panel& panel, const float* g, float* e, const float* q, float* p
   return finite;
 }
 
-// Adds a few rows of E, each times its element of P, to `factors` rows of Q^T.
+// Adds a few rows of E, each times its element of P, to `factors` rows of sums, which are
+// powersgd_cols apart.
 template <std::size_t factors>
 HWY_INLINE void ProjectRows(const Panel& panel, std::size_t rows, const float* e, const float* p,
-                            float* q) {
+                            float* sums) {
   const hn::ScalableTag<float> d;
   const std::size_t lanes = hn::Lanes(d);
   std::size_t j = 0;
 #if !HWY_HAVE_SCALABLE
   for (; panel.cols - j >= lanes; j += lanes) {
     hn::Vec<decltype(d)> sum[factors];
-    for (std::size_t k = 0; k < factors; ++k) sum[k] = hn::LoadU(d, q + k * panel.stride + j);
+    for (std::size_t k = 0; k < factors; ++k) sum[k] = hn::LoadU(d, sums + k * powersgd_cols + j);
     for (std::size_t i = 0; i < rows; ++i) {
       const auto x = hn::LoadU(d, e + i * panel.stride + j);
       for (std::size_t k = 0; k < factors; ++k)
         sum[k] = hn::Add(sum[k], hn::Mul(x, hn::Set(d, p[i * panel.rank + k])));
     }
-    for (std::size_t k = 0; k < factors; ++k) hn::StoreU(sum[k], d, q + k * panel.stride + j);
+    for (std::size_t k = 0; k < factors; ++k) hn::StoreU(sum[k], d, sums + k * powersgd_cols + j);
   }
 #endif
   for (; j < panel.cols; ++j) {
     for (std::size_t i = 0; i < rows; ++i) {
       for (std::size_t k = 0; k < factors; ++k)
-        q[k * panel.stride + j] += e[i * panel.stride + j] * p[i * panel.rank + k];
+        sums[k * powersgd_cols + j] += e[i * panel.stride + j] * p[i * panel.rank + k];
     }
+  }
+}
+
+// Adds a block of rows to Q^T. The panel has at most powersgd_rows rows and powersgd_cols columns.
+HWY_INLINE void ProjectBlock(const Panel& panel, const float* e, const float* p, float* q) {
+  float sums[group * powersgd_cols];
+  for (std::size_t k = 0; k < panel.rank; k += group) {
+    std::fill_n(sums, group * powersgd_cols, 0.0f);
+    WithFactors(std::min(group, panel.rank - k), [&](auto factors) HWY_ATTR {
+      for (std::size_t i = 0; i < panel.rows; i += rows_at_once)
+        ProjectRows<factors>(panel, std::min(rows_at_once, panel.rows - i), e + i * panel.stride,
+                             p + i * panel.rank + k, sums);
+      for (std::size_t f = 0; f < factors; ++f) {
+        float* to = q + (k + f) * panel.stride;
+        for (std::size_t j = 0; j < panel.cols; ++j) to[j] += sums[f * powersgd_cols + j];
+      }
+    });
   }
 }
 
 void Project(const Panel& panel, const float* e, const float* p, float* q) {
   for (std::size_t k = 0; k < panel.rank; ++k) std::fill_n(q + k * panel.stride, panel.cols, 0.0f);
-  for (std::size_t i = 0; i < panel.rows; i += rows_at_once) {
-    const std::size_t rows = std::min(rows_at_once, panel.rows - i);
-    for (std::size_t k = 0; k < panel.rank; k += group) {
-      WithFactors(std::min(group, panel.rank - k), [&](auto factors) HWY_ATTR {
-        ProjectRows<factors>(panel, rows, e + i * panel.stride, p + i * panel.rank + k,
-                             q + k * panel.stride);
-      });
+  for (std::size_t j = 0; j < panel.cols; j += powersgd_cols) {
+    for (std::size_t i = 0; i < panel.rows; i += powersgd_rows) {
+      const Panel block{std::min(powersgd_rows, panel.rows - i),
+                        std::min(powersgd_cols, panel.cols - j), panel.stride, panel.rank};
+      ProjectBlock(block, e + i * panel.stride + j, p + i * panel.rank, q + j);
     }
   }
 }

@@ -3,7 +3,6 @@
 #include "thinwire/kernels/qsgd.h"
 
 #include <algorithm>
-#include <bit>
 #include <cmath>
 #include <cstring>
 #include <limits>
@@ -13,10 +12,6 @@
 
 namespace thinwire {
 namespace {
-
-constexpr float smallest_norm = 0x1p-100f;
-// level * unit is rounded, so near the largest float it would overflow.
-constexpr float largest_norm = 0x1p127f;
 
 double l2_norm(const float* x, std::size_t count) {
   float sums[32] = {};
@@ -38,17 +33,7 @@ double norm_of(const QsgdRule& rule, const float* x, std::size_t count) {
   return most;
 }
 
-std::uint8_t level_of(const QsgdRule& rule, float magnitude, float inverse, std::uint32_t draw) {
-  const unsigned places = qsgd_places(rule);
-  const auto bits = std::bit_cast<std::uint32_t>(magnitude * inverse + qsgd_rounder);
-  return static_cast<std::uint8_t>((bits + (draw >> (32 - places))) >> places);
-}
-
 }  // namespace
-
-bool qsgd_norm_is_sound(float norm) {
-  return !std::signbit(norm) && (norm == 0 || (norm >= smallest_norm && norm <= largest_norm));
-}
 
 bool qsgd_bucket_is_sound(const QsgdRule& rule, const std::uint8_t* in, std::size_t count) {
   float norm = 0;
@@ -59,15 +44,6 @@ bool qsgd_bucket_is_sound(const QsgdRule& rule, const std::uint8_t* in, std::siz
   return qsgd_norm_is_sound(norm) && level_padding_is_zero(signs, count, 1) &&
          level_padding_is_zero(levels, count, rule.bits) &&
          (norm > 0 || std::all_of(signs, end, [](std::uint8_t byte) { return byte == 0; }));
-}
-
-QsgdScale qsgd_scale(const QsgdRule& rule, double norm) {
-  const auto rounded = static_cast<float>(norm);
-  const auto top = static_cast<float>((1u << rule.bits) - 1);
-  if (!(rounded <= largest_norm)) return {0, 0, 0, false};
-  if (rounded < smallest_norm) return {};
-  const auto place = static_cast<float>(1u << qsgd_places(rule));
-  return {rounded, rounded / top, top * place / rounded, true};
 }
 
 bool qsgd_quantise_reference(const QsgdRule& rule, const float* g, float* v, std::size_t count,
@@ -85,8 +61,8 @@ bool qsgd_quantise_reference(const QsgdRule& rule, const float* g, float* v, std
   }
   if (norm > 0) pack_signs(x, count, signs);
   for (std::size_t i = 0; i < count; ++i) {
-    levels[i] = level_of(rule, std::abs(x[i]), scale.inverse,
-                         draw_at(key, first + static_cast<std::uint32_t>(i)));
+    levels[i] = qsgd_level(rule, std::abs(x[i]), scale.inverse,
+                           draw_at(key, first + static_cast<std::uint32_t>(i)));
     const float sent = static_cast<float>(levels[i]) * scale.unit;
     if (v != nullptr) v[i] = x[i] - (sign_at(signs, i) ? -sent : sent);
   }

@@ -18,9 +18,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <bit>
 #include <cstddef>
 #include <cstdint>
 
+#include "thinwire/core/cuda.h"
 #include "thinwire/kernels/draw.h"
 #include "thinwire/kernels/levels.h"
 
@@ -61,9 +63,8 @@ bool qsgd_quantise(const QsgdRule& rule, const float* g, float* v, std::size_t c
                    std::uint32_t first, float& norm, std::uint8_t* levels, std::uint8_t* signs);
 void qsgd_apply(const QsgdRule& rule, float norm, const std::uint8_t* levels,
                 const std::uint8_t* signs, std::size_t count, float share, float* target);
-// Whether an encoder could have written this norm, or this packed bucket of `count` elements: the
-// norm is sound, a norm of 0 is followed by zeros only, and padding bits are zero.
-bool qsgd_norm_is_sound(float norm);
+// Whether an encoder could have written this packed bucket of `count` elements: the norm is sound,
+// a norm of 0 is followed by zeros only, and padding bits are zero.
 bool qsgd_bucket_is_sound(const QsgdRule& rule, const std::uint8_t* in, std::size_t count);
 
 // The plain references. Same bits.
@@ -78,18 +79,44 @@ bool qsgd_quantise_reference(const QsgdRule& rule, const float* g, float* v, std
 void qsgd_apply_reference(const QsgdRule& rule, float norm, const std::uint8_t* levels,
                           const std::uint8_t* signs, std::size_t count, float share, float* target);
 
-// The numbers of a bucket, computed in one place for all vector widths.
+// The rules, the same for the reference, all vector widths and CUDA.
 struct QsgdScale {
   float norm = 0;
   float unit = 0;     // the value of level 1
   float inverse = 0;  // s / norm in units of the last place of l; 0 in a zero bucket
   bool finite = true;
 };
-QsgdScale qsgd_scale(const QsgdRule& rule, double norm);
-constexpr unsigned qsgd_places(const QsgdRule& rule) { return rule.bits < 8 ? 16 : 15; }
+inline constexpr float qsgd_smallest_norm = 0x1p-100f;
+// level * unit is rounded, so near the largest float it would overflow.
+inline constexpr float qsgd_largest_norm = 0x1p127f;
+THINWIRE_HD constexpr unsigned qsgd_places(const QsgdRule& rule) { return rule.bits < 8 ? 16 : 15; }
 // Adding this to a float below 2^23 leaves the nearest integer in its low bits.
 inline constexpr float qsgd_rounder = 0x1p23f;
 // Whether the L2 norm can be computed from this sum of squares.
-constexpr bool qsgd_sum_is_sound(float sum) { return sum >= 0x1p-60f && sum <= 0x1p100f; }
+THINWIRE_HD constexpr bool qsgd_sum_is_sound(float sum) {
+  return sum >= 0x1p-60f && sum <= 0x1p100f;
+}
+
+THINWIRE_HD inline QsgdScale qsgd_scale(const QsgdRule& rule, double norm) {
+  const auto rounded = static_cast<float>(norm);
+  const auto top = static_cast<float>((1u << rule.bits) - 1);
+  if (!(rounded <= qsgd_largest_norm)) return {0, 0, 0, false};
+  if (rounded < qsgd_smallest_norm) return {};
+  const auto place = static_cast<float>(1u << qsgd_places(rule));
+  return {rounded, rounded / top, top * place / rounded, true};
+}
+
+THINWIRE_HD inline std::uint8_t qsgd_level(const QsgdRule& rule, float magnitude, float inverse,
+                                           std::uint32_t draw) {
+  const unsigned places = qsgd_places(rule);
+  const auto bits = std::bit_cast<std::uint32_t>(magnitude * inverse + qsgd_rounder);
+  return static_cast<std::uint8_t>((bits + (draw >> (32 - places))) >> places);
+}
+
+// Whether an encoder could have written this norm.
+THINWIRE_HD inline bool qsgd_norm_is_sound(float norm) {
+  return std::bit_cast<std::uint32_t>(norm) >> 31 == 0 &&
+         (norm == 0 || (norm >= qsgd_smallest_norm && norm <= qsgd_largest_norm));
+}
 
 }  // namespace thinwire

@@ -12,6 +12,9 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "thinwire/core/cuda.h"
+#include "thinwire/kernels/limit.h"
+
 namespace thinwire {
 
 // Writes ceil(count / 8) bytes to `negative` and to `zero`, with zero padding. Returns whether all
@@ -22,5 +25,11 @@ bool signum_pass(float momentum, const float* g, float* m, std::size_t count,
 // The plain reference. Same bits.
 bool signum_pass_reference(float momentum, const float* g, float* m, std::size_t count,
                            std::uint8_t* negative, std::uint8_t* zero);
+
+// m of one element after g; unchanged where g is beyond the limit.
+THINWIRE_HD inline float signum_next(float momentum, float g, float m) {
+  const float rest = 1.0f - momentum;
+  return within_limit(g) ? momentum * m + rest * g : m;
+}
 
 }  // namespace thinwire

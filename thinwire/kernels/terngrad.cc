@@ -3,7 +3,6 @@
 #include "thinwire/kernels/terngrad.h"
 
 #include <algorithm>
-#include <bit>
 #include <cmath>
 
 #include "thinwire/kernels/norm.h"
@@ -22,7 +21,7 @@ void scale_all(const Integer* sums, std::size_t count, float unit, float* out) {
 }  // namespace
 
 LayerStatistics layer_statistics_reference(const float* x, std::size_t count) {
-  LayerStatistics result{sum_of_squares(x, count), 0, true};
+  LayerStatistics result{squared_norm_reference(x, count), 0, true};
   for (std::size_t i = 0; i < count; ++i) {
     result.finite = result.finite && std::isfinite(x[i]);
     result.largest = std::max(result.largest, std::abs(x[i]));
@@ -30,19 +29,12 @@ LayerStatistics layer_statistics_reference(const float* x, std::size_t count) {
   return result;
 }
 
-// An element is sent when the sum of its probability and a draw of as many bits carries. The
-// largest x is always sent, because the roundings of its probability are below half a unit.
 void terngrad_quantise_reference(const float* x, std::size_t count, float scale, float clip,
                                  DrawKey key, std::uint32_t first, std::int8_t* out) {
   const float inverse = terngrad_inverse(scale);
-  for (std::size_t i = 0; i < count; ++i) {
-    const float chance = std::min(std::abs(x[i]), clip) * inverse + terngrad_rounder;
-    const std::uint32_t draw = draw_at(key, first + static_cast<std::uint32_t>(i));
-    const std::uint32_t sum =
-        std::bit_cast<std::uint32_t>(chance) + (draw >> (32 - terngrad_places));
-    const bool sent = (sum >> terngrad_places & 1) != 0;
-    out[i] = static_cast<std::int8_t>(!sent ? 0 : std::signbit(x[i]) ? -1 : 1);
-  }
+  for (std::size_t i = 0; i < count; ++i)
+    out[i] = static_cast<std::int8_t>(
+        terngrad_value(x[i], clip, inverse, draw_at(key, first + static_cast<std::uint32_t>(i))));
 }
 
 void terngrad_encode_reference(const float* x, std::size_t count, float scale, float clip,

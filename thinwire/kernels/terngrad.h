@@ -3,15 +3,19 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <bit>
+#include <cmath>
 #include <cstddef>
 #include <cstdint>
+#include <limits>
 
+#include "thinwire/core/cuda.h"
 #include "thinwire/kernels/draw.h"
 
 namespace thinwire {
 
 struct LayerStatistics {
-  double squares = 0;  // sum of x*x, in the order of sum_of_squares()
+  double squares = 0;  // sum of x*x, in the order of squared_norm()
   float largest = 0;   // largest magnitude
   bool finite = true;  // false: the other fields have no meaning
 };
@@ -60,6 +64,32 @@ inline constexpr unsigned terngrad_places = 22;
 // Adding this to a float below 2^23 leaves the nearest integer in its low bits.
 inline constexpr float terngrad_rounder = 0x1p23f;
 // The factor from a magnitude to its probability, in units of 2^-22.
-constexpr float terngrad_inverse(float scale) { return scale < 0x1p-100f ? 0 : 0x1p22f / scale; }
+THINWIRE_HD constexpr float terngrad_inverse(float scale) {
+  return scale < 0x1p-100f ? 0 : 0x1p22f / scale;
+}
+
+// One element as -1, 0 or 1. It is sent when the sum of its probability and a draw of as many bits
+// carries. The largest x is always sent, because the roundings of its probability are below half a
+// unit.
+THINWIRE_HD inline int terngrad_value(float x, float clip, float inverse, std::uint32_t draw) {
+  const float magnitude = std::fabs(x);
+  const float chance = (clip < magnitude ? clip : magnitude) * inverse + terngrad_rounder;
+  const std::uint32_t sum = std::bit_cast<std::uint32_t>(chance) + (draw >> (32 - terngrad_places));
+  if ((sum >> terngrad_places & 1) == 0) return 0;
+  return std::bit_cast<std::uint32_t>(x) >> 31 != 0 ? -1 : 1;
+}
+
+// What a layer sends in the first round: its largest magnitude after clipping to `clip` standard
+// deviations (0: no clipping), or infinity when it is not finite, which wins every maximum.
+struct TerngradBounds {
+  float clip, scale;
+};
+THINWIRE_HD inline TerngradBounds terngrad_bounds(double clip, const LayerStatistics& found,
+                                                  std::size_t count) {
+  constexpr float infinity = std::numeric_limits<float>::infinity();
+  const double sigma = std::sqrt(found.squares / static_cast<double>(count == 0 ? 1 : count));
+  const float bound = clip > 0 ? static_cast<float>(clip * sigma) : infinity;
+  return {bound, !found.finite ? infinity : bound < found.largest ? bound : found.largest};
+}
 
 }  // namespace thinwire

@@ -13,6 +13,7 @@
 
 #include "thinwire/kernels/draw-inl.h"
 #include "thinwire/kernels/groups-inl.h"
+#include "thinwire/kernels/norm.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace thinwire {
@@ -21,30 +22,42 @@ namespace hn = hwy::HWY_NAMESPACE;
 
 #if THINWIRE_HAVE_GROUPS
 
-LayerStatistics TernGradStatistics(const float* x, std::size_t count) {
-  const hn::CappedTag<double, 16> d;
+// The squares of one block of norm.h; `most` gets the patterns of the magnitudes.
+template <class V>
+HWY_INLINE double SquaresOf(const float* x, std::size_t count, V& most) {
+  const hn::CappedTag<double, norm_sums> d;
   const hn::Rebind<float, decltype(d)> narrow;
   const hn::RebindToSigned<decltype(narrow)> pattern;
-  constexpr std::size_t width = hn::MaxLanes(hn::CappedTag<double, 16>());
-  hn::Vec<decltype(d)> part[16 / width];
+  constexpr std::size_t width = hn::MaxLanes(hn::CappedTag<double, norm_sums>());
+  hn::Vec<decltype(d)> part[norm_sums / width];
   for (auto& sum : part) sum = hn::Zero(d);
-  auto most = hn::Zero(pattern);
   std::size_t i = 0;
-  for (; count - i >= 16; i += 16) {
-    for (std::size_t k = 0; k < 16 / width; ++k) {
+  for (; count - i >= norm_sums; i += norm_sums) {
+    for (std::size_t k = 0; k < norm_sums / width; ++k) {
       const auto value = hn::LoadU(narrow, x + i + k * width);
       most = hn::Max(most, hn::BitCast(pattern, hn::Abs(value)));
       const auto wide = hn::PromoteTo(d, value);
       part[k] = hn::Add(part[k], hn::Mul(wide, wide));
     }
   }
-  double sums[16];
-  for (std::size_t k = 0; k < 16 / width; ++k) hn::StoreU(part[k], d, sums + k * width);
-  add_squares(x + i, count - i, sums);
-  std::int32_t largest = hn::GetLane(hn::MaxOfLanes(pattern, most));
-  for (; i < count; ++i)
-    largest = std::max(largest, std::bit_cast<std::int32_t>(x[i]) & 0x7fffffff);
-  return {add_sums(sums), std::bit_cast<float>(largest), largest < 0x7f800000};
+  double sums[norm_sums];
+  for (std::size_t k = 0; k < norm_sums / width; ++k) hn::StoreU(part[k], d, sums + k * width);
+  for (std::size_t k = 0; i < count; ++i, ++k) {
+    const double value = x[i];
+    sums[k] += value * value;
+    most = hn::Max(most, hn::Set(pattern, std::bit_cast<std::int32_t>(x[i]) & 0x7fffffff));
+  }
+  return add_tree<norm_sums>(sums);
+}
+
+LayerStatistics TernGradStatistics(const float* x, std::size_t count) {
+  const hn::Rebind<std::int32_t, hn::CappedTag<double, norm_sums>> pattern;
+  auto most = hn::Zero(pattern);
+  PairwiseSum squares;
+  for (std::size_t at = 0; at < count; at += norm_block)
+    squares.add(SquaresOf(x + at, std::min(norm_block, count - at), most));
+  const std::int32_t largest = hn::GetLane(hn::MaxOfLanes(pattern, most));
+  return {squares.total(), std::bit_cast<float>(largest), largest < 0x7f800000};
 }
 
 // How the elements of a layer are quantised.

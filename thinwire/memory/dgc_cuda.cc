@@ -136,6 +136,16 @@ void DgcCudaMemory::conclude(TensorView gradient, float fill, const Verdict* ver
   dgc_conclude(on_, gradient, fill, verdict, stream);
 }
 
+void DgcCudaMemory::keep(Stream stream) {
+  const Buffer* const arrays[] = {&u_, &v_, &segment_memory_};
+  kept_.keep(arrays, where_, stream);
+}
+
+void DgcCudaMemory::restore(const Verdict* verdict, Stream stream) const {
+  const Buffer* const arrays[] = {&u_, &v_, &segment_memory_};
+  kept_.restore(arrays, verdict, stream);
+}
+
 void DgcCudaMemory::visit_state(StateVisitor& visitor, Stream stream) {
   const auto visit = [&](const Buffer& buffer, const char* name) {
     if (buffer.size() == 0) return;

@@ -18,6 +18,7 @@
 #include "thinwire/core/state.h"
 #include "thinwire/core/verdict.h"
 #include "thinwire/core/view.h"
+#include "thinwire/kernels/put_back.h"
 #include "thinwire/memory/dgc.h"
 
 namespace thinwire {
@@ -98,6 +99,10 @@ class DgcCudaMemory {
   // After the step's verdict is known.
   void conclude(TensorView gradient, float fill, const Verdict* verdict, Stream stream);
 
+  // Copies the memory aside; puts the copy back when the step is void.
+  void keep(Stream stream);
+  void restore(const Verdict* verdict, Stream stream) const;
+
   // Waits for the device.
   void visit_state(StateVisitor& visitor, Stream stream);
 
@@ -120,6 +125,7 @@ class DgcCudaMemory {
   DgcDevice on_;
   Buffer tiles_, tile_at_, segment_memory_, table_, offset_, ties_, histogram_, counters_, scale_;
   Buffer u_, v_, pool_, ordered_;
+  KeptCopy kept_;
 };
 
 // The kernels (dgc.cu, select.cu).

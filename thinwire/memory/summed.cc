@@ -11,9 +11,6 @@
 namespace thinwire {
 namespace {
 
-// Half of f16's range: room for the rounding of each term and of their sums.
-constexpr float f16_limit = 32768.0f;
-
 constexpr std::size_t block = 1024;
 
 }  // namespace
@@ -24,7 +21,7 @@ void SummedValues::write(std::span<float> x, Bytes out) const {
     return;
   }
   if (dtype == DType::f16) {
-    for (float& value : x) value = std::clamp(value, -f16_limit, f16_limit);
+    for (float& value : x) value = rule().limited(value);
   }
   const auto cast = dtype == DType::f16 ? cast_to_f16 : cast_to_bf16;
   cast(x.data(), reinterpret_cast<std::uint16_t*>(out.data()), x.size(),

@@ -11,13 +11,58 @@
 
 #include <span>
 
+#include "thinwire/core/element.h"
 #include "thinwire/core/view.h"
 
 namespace thinwire {
 
+// The rule for one element, for host and CUDA code.
+struct SummedRule {
+  DType dtype = DType::f32;
+  float world = 1;  // workers
+  float share = 1;  // 1 / world
+
+  // Half of f16's range: room for the rounding of each term and of their sums.
+  static constexpr float f16_limit = 32768.0f;
+
+  THINWIRE_HD float limited(float x) const {
+    if (dtype != DType::f16) return x;
+    return x < -f16_limit ? -f16_limit : f16_limit < x ? f16_limit : x;
+  }
+
+  // This worker's part of the sum, as an element of `dtype`, which is V's.
+  template <typename V>
+  THINWIRE_HD typename V::Stored sent(float x) const {
+    if (dtype == DType::f32) return V::narrow(x);
+    return V::narrow(limited(x) * share);
+  }
+
+  // The average over the workers, from the sum.
+  template <typename V>
+  THINWIRE_HD float received(typename V::Stored sum) const {
+    return dtype == DType::f32 ? V::widen(sum) * share : V::widen(sum);
+  }
+
+  // What is left of x when it was sent.
+  THINWIRE_HD float rest(float x) const {
+    if (dtype == DType::f32) return 0;
+    return x - (dtype == DType::f16 ? back<Element<DType::f16>>(x) : back<Element<DType::bf16>>(x));
+  }
+
+ private:
+  template <typename V>
+  THINWIRE_HD float back(float x) const {
+    return V::widen(sent<V>(x)) * world;
+  }
+};
+
 struct SummedValues {
   DType dtype = DType::f32;
   int world = 1;
+
+  SummedRule rule() const {
+    return {dtype, static_cast<float>(world), 1.0f / static_cast<float>(world)};
+  }
 
   std::size_t bytes(std::size_t count) const { return count * size_of(dtype); }
 

@@ -100,11 +100,11 @@ void Attachment::check(const at::Tensor& gradient, std::size_t bucket) const {
   if (gradient.is_sparse())
     fail(where(), ", bucket ", bucket, ": expected dense gradients, got sparse ones; make the ",
          "Embedding or EmbeddingBag with sparse=False");
-  if (gradient.scalar_type() != at::kFloat || !(gradient.is_cpu() || gradient.is_cuda()) ||
+  if (!gradient_type(gradient.scalar_type()) || !(gradient.is_cpu() || gradient.is_cuda()) ||
       !gradient.is_contiguous())
     fail(where(), ", bucket ", bucket,
-         ": expected gradients of float32 on the CPU or on CUDA, got ", gradient.toString(),
-         "; keep parameters in float32 (autocast does)");
+         ": expected gradients of float32, bfloat16 or float16 on the CPU or on CUDA, got ",
+         gradient.toString(), "; keep parameters in float32 (autocast does)");
   if (gradient.device() != connections_.device)
     fail(where(), ", bucket ", bucket, ": its gradients are on ", gradient.device().str(),
          ", and were on ", connections_.device.str(), " when the model was attached; keep a model",
@@ -227,7 +227,9 @@ void Attachment::name_parameters() {
 std::vector<Bucket> Attachment::buckets_seen() {
   std::vector<Bucket> buckets;
   for (const Seen& one : arrived_) {
-    Bucket bucket{static_cast<std::uint16_t>(buckets.size()), {}};
+    Bucket bucket{static_cast<std::uint16_t>(buckets.size()),
+                  {},
+                  gradient_type(one.gradient.scalar_type()).value()};
     for (const void* parameter : one.parameters) {
       const auto found = index_.find(parameter);
       if (found == index_.end())
@@ -270,6 +272,12 @@ void Attachment::settle() {
     callback = callback_;
   }
   if (callback) callback(*step);
+}
+
+std::optional<at::Tensor> Attachment::not_taken() const {
+  const std::lock_guard lock(mutex_);
+  if (!open_) return std::nullopt;
+  return courier_->not_taken();
 }
 
 void Attachment::set_prompt(bool on) {

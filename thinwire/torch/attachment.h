@@ -61,6 +61,9 @@ class Attachment {
   void finish();
   // The same, and waits until the outcome is known.
   void settle();
+  // While the outcome of the last step is not known: 1 on its device where the step is not taken,
+  // else 0, for work that is enqueued before the next step. Nothing when it is known.
+  std::optional<at::Tensor> not_taken() const;
   // On a device: whether finish() settles, too. Then the outcome is known at the end of backward.
   void set_prompt(bool on);
 

@@ -80,7 +80,8 @@ void Attachment::sample(const std::vector<at::Tensor>& gradients) {
   if (gradients.empty() || seen_.empty() || !samples(gradients[0].device())) return;
   std::size_t at = 0;
   const std::size_t end = std::min(most, seen_[0].elements());
-  const at::Tensor part = gradients[0].narrow(0, 0, static_cast<std::int64_t>(end)).cpu();
+  const at::Tensor part =
+      gradients[0].narrow(0, 0, static_cast<std::int64_t>(end)).to(at::kCPU, at::kFloat);
   const auto* const data = part.const_data_ptr<float>();
   while (at < end && (data[at] == 0 || !std::isfinite(data[at]))) ++at;
   if (at == end) return;
@@ -95,7 +96,7 @@ double Attachment::share_kept() const {
   const std::lock_guard lock(mutex_);
   if (!sample_.parameter.defined()) return 1;
   const at::Tensor gradient = sample_.parameter.grad();
-  if (!gradient.defined() || gradient.is_sparse() || gradient.scalar_type() != at::kFloat ||
+  if (!gradient.defined() || gradient.is_sparse() || !gradient.is_floating_point() ||
       !gradient.is_non_overlapping_and_dense() || gradient.strides() != sample_.parameter.strides())
     return 1;
   const auto place = static_cast<std::int64_t>(sample_.at);

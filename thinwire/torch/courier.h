@@ -36,6 +36,10 @@ class Courier {
   // The same, once it is known: waits for the device. Throws what went wrong there.
   virtual bool outcome() = 0;
 
+  // The same for the device: 1 where the last finished step is skipped or has failed, else 0. For
+  // work of the stream that is current now, before the next step.
+  virtual at::Tensor not_taken() const { return {}; }
+
   // Where its work is enqueued; null on the CPU, and for the current stream.
   virtual Stream stream() const { return {}; }
 
@@ -54,6 +58,13 @@ struct Connections {
   c10::Device device{c10::kCPU};  // of the gradients
   bool streams = false;           // for tests: the forms for a device, also on the CPU
 };
+
+// A gradient as an exchange takes it.
+TensorView view_of(const at::Tensor& gradient);
+
+// Divides a gradient as DDP does, to the bit: for halves, too, it is multiplied by the reciprocal in
+// f32.
+void share_out(const at::Tensor& gradient, int workers);
 
 // A collective, like the exchange behind it.
 std::unique_ptr<Courier> make_courier(const Connections& connections,

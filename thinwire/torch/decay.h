@@ -12,7 +12,8 @@ namespace thinwire::ddp {
 
 // With d = decay*w: memory becomes m*memory + d (Nesterov: m*(memory + d)). `sum`, which the
 // optimizer takes for its gradient, becomes gradient + scale*memory (Nesterov: with memory + d).
-// Float32 on the CPU, all of one shape. `rule.rate` is not used.
+// On the CPU, all of one shape; memory is float32, the others have the type of the weights.
+// `rule.rate` is not used.
 void add_decay(const SgdRule& rule, float scale, const at::Tensor& weights, at::Tensor& memory,
                const at::Tensor& gradient, at::Tensor& sum);
 

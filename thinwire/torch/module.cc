@@ -198,6 +198,7 @@ void bind_attachment(py::module_& module) {
            })
       .def(
           "skipped", [](Attachment& attachment) { return attachment.last_step().skipped; }, NoGil())
+      .def("not_taken", &Attachment::not_taken, NoGil())
       .def("stream",
            [](const Attachment& attachment) {
              return reinterpret_cast<std::uintptr_t>(attachment.stream().handle);

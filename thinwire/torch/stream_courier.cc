@@ -1,8 +1,10 @@
 // stream_courier.cc: buckets on a device through a StreamExchange. The streams that DDP computes in
 // and the exchange's own wait for each other by events; the host waits for neither.
 // SPDX-License-Identifier: Apache-2.0
+#include <ATen/ops/from_blob.h>
 #include <c10/core/Event.h>
 
+#include <cstddef>
 #include <cstdint>
 
 #include "thinwire/comm/c10d/device_stream.h"
@@ -32,10 +34,7 @@ class StreamCourier final : public Courier {
     const bool same = tensors_[bucket].defined() && tensors_[bucket].is_alias_of(gradient);
     if (!same && !device_.is_cpu()) gradient.record_stream(ours_);
     tensors_[bucket] = gradient;
-    exchange_.submit(static_cast<std::uint16_t>(bucket),
-                     {gradient.data_ptr(), static_cast<std::size_t>(gradient.numel()), DType::f32,
-                      torch_engine::device_of(device_)},
-                     exchange_.stream());
+    exchange_.submit(static_cast<std::uint16_t>(bucket), view_of(gradient), exchange_.stream());
   }
 
   std::optional<bool> finish(float fill) override {
@@ -45,6 +44,14 @@ class StreamCourier final : public Courier {
   }
 
   bool outcome() override { return exchange_.outcome().skipped; }
+
+  // A verdict is four words of 32 bits: the first alone does not void a step.
+  at::Tensor not_taken() const override {
+    static_assert(sizeof(Verdict) == 16 && offsetof(Verdict, skipped) == 4);
+    auto* const words = const_cast<Verdict*>(exchange_.verdict());
+    const auto options = at::TensorOptions().dtype(at::kInt).device(device_);
+    return at::from_blob(words, {4}, options).narrow(0, 1, 3).ne(0).any().to(at::kFloat);
+  }
 
   Stream stream() const override { return exchange_.stream(); }
 

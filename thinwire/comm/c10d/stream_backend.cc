@@ -57,6 +57,19 @@ class BackendStreamGroup final : public StreamGroup {
     count({.kind = Kind::all_gather, .bytes = mine.size()}, mine.size());
   }
 
+  // Without lengths every slot is as long as the others.
+  void all_to_all(ConstBytes mine, Bytes slots, Stream stream) override {
+    const c10::StreamGuard guard(torch_engine::torch_stream(device_, stream));
+    at::Tensor from = tensor(const_cast<std::byte*>(mine.data()), mine.size(), at::kByte);
+    at::Tensor to = tensor(slots.data(), slots.size(), at::kByte);
+    std::vector<std::int64_t> equal;
+    c10d::AllToAllOptions options;
+    options.asyncOp = false;
+    order(backend_->alltoall_base(to, from, equal, equal, options));
+    const std::size_t slot = mine.size() / static_cast<std::size_t>(size());
+    count({.kind = Kind::all_to_all, .bytes = slot}, slot);
+  }
+
   void break_off() override {
     if (std::exchange(broken_, true)) return;
     // Its own abort may fail, or wait in turn.
@@ -83,7 +96,7 @@ class BackendStreamGroup final : public StreamGroup {
   void count(const Call& call, std::size_t bytes) {
     std::vector<std::size_t> sizes(static_cast<std::size_t>(size()), bytes);
     Operands operands;
-    operands.mine = {static_cast<const std::byte*>(nullptr), bytes};
+    operands.mine_sizes = sizes;
     operands.sizes = sizes;
     add(traffic_, nccl_cost(call, operands, rank(), size()));
   }

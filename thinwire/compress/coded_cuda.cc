@@ -1,0 +1,128 @@
+// coded_cuda.cc: memory, codec and frame in device memory. Its bytes and memory are those of
+// coded.cc; every call only enqueues.
+// SPDX-License-Identifier: Apache-2.0
+#include "thinwire/compress/codec_cuda.h"
+#include "thinwire/compress/frames.h"
+#include "thinwire/core/error.h"
+#include "thinwire/core/random.h"
+
+namespace thinwire {
+namespace {
+
+class CodedCudaCompressor final : public Compressor {
+ public:
+  CodedCudaCompressor(std::uint8_t scheme, std::uint64_t seed, const MemoryRule& memory,
+                      std::unique_ptr<CudaCodec> codec, const Bucket& bucket, const Site& site)
+      : scheme_(scheme),
+        seed_(seed),
+        memory_(memory),
+        codec_(std::move(codec)),
+        payload_(codec_->payload_rule()),
+        bucket_(bucket),
+        site_(site),
+        frames_(site.world, site.device) {
+    if (payload_.most > longest_block)
+      fail(who(), ": ", bucket.elements(), " elements may take ", payload_.most,
+           " bytes, a frame holds at most ", longest_block, "; use smaller buckets");
+    if (!site.sends) return;
+    const std::size_t bytes = bucket.elements() * sizeof(float);
+    if (has_residual(memory.accumulate)) v_ = Buffer(Place::cuda, bytes, site.device);
+    if (has_momentum(memory.accumulate)) u_ = Buffer(Place::cuda, bytes, site.device);
+  }
+
+  Leg leg(std::uint64_t, int) const override {
+    return {Reduction::gather, DType::f32, block_slot_bytes(payload_.most)};
+  }
+
+  std::size_t encode(const Turn& turn, TensorView gradient, Bytes out) override {
+    require_on_device(gradient, site_, bucket_.elements(), who());
+    stream_ = turn.stream;
+    sent_ = block_payload(out).data();
+    codec_->encode(step_of(turn, gradient));
+    frames_.seal(block_header(scheme_, bucket_, turn.step), payload_, out, turn.written,
+                 turn.stream);
+    return out.size();
+  }
+
+  Status decode(const Turn& turn, const Inbox& inbox, TensorView average) override {
+    require_on_device(average, site_, bucket_.elements(), who());
+    stream_ = turn.stream;
+    const BlockPayloads payloads = frames_.open(block_header(scheme_, bucket_, turn.step), payload_,
+                                                inbox, turn.verdict, turn.stream);
+    codec_->average(payloads, 1.0f / static_cast<float>(site_.world), average, turn.stream);
+    return {};
+  }
+
+  void undo(const Turn&) override { fail("on a device a step ends with conclude()"); }
+
+  // What was sent is still where encode() wrote it.
+  void conclude(const Turn& turn, TensorView gradient, float fill) override {
+    codec_->conclude(step_of(turn, gradient), fill);
+  }
+
+  void visit_state(StateVisitor& visitor) override {
+    visit(visitor, v_, "v");
+    visit(visitor, u_, "u");
+    codec_->visit_state(visitor, stream_);
+  }
+
+ private:
+  std::string who() const {
+    return "rank " + std::to_string(site_.rank) + ", bucket " + std::to_string(bucket_.id);
+  }
+
+  CodedStep step_of(const Turn& turn, const TensorView& gradient) const {
+    CodedStep step;
+    step.gradient = gradient;
+    step.rule = memory_;
+    step.u = u_.as<float>();
+    step.v = v_.as<float>();
+    step.key = draw_key(stream_seed(seed_, turn.step, bucket_.id, site_.rank));
+    step.payload = reinterpret_cast<std::uint8_t*>(sent_);
+    step.frame = frames_.state();
+    step.verdict = turn.verdict;
+    step.stream = turn.stream;
+    return step;
+  }
+
+  void visit(StateVisitor& visitor, const Buffer& buffer, const char* name) const {
+    if (buffer.size() == 0) return;
+    std::vector<float> host(buffer.size() / sizeof(float));
+    copy_bytes(host.data(), buffer.data(), buffer.size(), stream_);
+    synchronize(stream_);
+    visit_by_parameter(visitor, bucket_, name, host, Share::summed);
+    copy_bytes(buffer.data(), host.data(), buffer.size(), stream_);
+    synchronize(stream_);
+  }
+
+  std::uint8_t scheme_;
+  std::uint64_t seed_;
+  MemoryRule memory_;
+  std::unique_ptr<CudaCodec> codec_;
+  BlockRule payload_;
+  Bucket bucket_;
+  Site site_;
+  BlockFramesCuda frames_;
+  Buffer u_, v_;
+  std::byte* sent_ = nullptr;  // the last payload
+  Stream stream_;              // of the last step
+};
+
+}  // namespace
+
+void require_on_device(const TensorView& view, const Site& site, std::size_t count,
+                       const std::string& who) {
+  if (view.device == site.device && view.count == count) return;
+  fail(who, ": expected ", count, " elements on cuda:", site.device.index, ", got ", view.count,
+       " on ", view.device.kind == Device::Kind::cpu ? "the CPU" : "another device");
+}
+
+std::unique_ptr<Compressor> make_coded_cuda(std::uint8_t scheme, std::uint64_t seed,
+                                            const MemoryRule& memory,
+                                            std::unique_ptr<CudaCodec> codec, const Bucket& bucket,
+                                            const Site& site) {
+  return std::make_unique<CodedCudaCompressor>(scheme, seed, memory, std::move(codec), bucket,
+                                               site);
+}
+
+}  // namespace thinwire

@@ -1,0 +1,168 @@
+// frames.cu: block frames: checksums, headers compared.
+// SPDX-License-Identifier: Apache-2.0
+#include <algorithm>
+
+#include "thinwire/compress/frames.cuh"
+
+namespace thinwire {
+namespace {
+
+using namespace block_frame;
+
+// A frame's header, as kernels take it: all bytes but the checksum, with the skipped flag off.
+struct HeaderWords {
+  std::uint32_t at[4];
+};
+
+HeaderWords words_of(const FrameHeader& header) {
+  std::byte bytes[frame_header_bytes] = {};
+  FrameHeader plain = header;
+  plain.skipped = false;
+  write_frame_header(plain, bytes);
+  HeaderWords words{};
+  __builtin_memcpy(words.at, bytes, sizeof words.at);
+  return words;
+}
+
+struct SealArguments {
+  HeaderWords header;
+  FrameState* state;
+  std::byte* frame;
+  std::uint64_t slot_bytes;
+  std::uint64_t payload;
+  bool exact;
+  std::uint64_t* written;
+};
+
+__global__ void __launch_bounds__(threads) seal_kernel(const SealArguments a) {
+  __shared__ CrcTables tables;
+  const bool skipped = a.state->unsound != 0;
+  const std::uint64_t payload = a.exact ? a.payload : a.state->payload;
+  const std::uint64_t end = block_header_bytes + payload;
+  for (std::uint64_t i = end + thread_index(); i < a.slot_bytes; i += thread_count())
+    a.frame[i] = std::byte{};
+  if (!skipped) {
+    const std::uint32_t share = payload_share(tables, a.frame, payload, blockIdx.x, gridDim.x);
+    if (threadIdx.x == 0) atomicXor(&a.state->crc, share);
+  }
+  if (!is_last_block(&a.state->done) || threadIdx.x != 0) return;
+  auto* const words = reinterpret_cast<std::uint32_t*>(a.frame);
+  std::uint32_t header[4];
+  for (int k = 0; k < 4; ++k) header[k] = a.header.at[k];
+  if (skipped) header[1] |= 1u;  // byte 4
+  const auto bytes = static_cast<std::uint32_t>(payload);
+  for (int k = 0; k < 4; ++k) words[k] = header[k];
+  words[crc_word] = frame_checksum(header, skipped, bytes, __ldcg(&a.state->crc));
+  words[length_word] = skipped ? 0 : bytes;
+  *a.written = skipped ? frame_header_bytes : end;
+  a.state->crc = 0;
+  a.state->unsound = 0;
+  a.state->payload = 0;
+}
+
+struct OpenArguments {
+  HeaderWords header;
+  const std::byte* slots;
+  std::uint64_t slot_bytes;
+  std::uint64_t most;
+  bool exact;
+  Code wrong;
+  std::uint32_t ranks, blocks, bucket;
+  OpenedBlock* opened;
+  std::uint32_t* done;
+  Verdict* verdict;
+};
+
+// What open_block() checks before the checksum. Tells whether the frame is skipped, and the bytes
+// of its payload.
+__device__ Code look_at(const OpenArguments& a, const std::uint32_t* words, bool& skipped,
+                        std::uint32_t& bytes) {
+  skipped = false;
+  bytes = 0;
+  if ((words[0] & 0xffffu) != (a.header.at[0] & 0xffffu)) return Code::bad_magic;
+  if ((words[0] >> 16 & 0xffu) != (a.header.at[0] >> 16 & 0xffu)) return Code::bad_version;
+  if ((words[1] & 0xffffu) > 1) return Code::bad_value;  // flags; value coder and chunks
+  skipped = (words[1] & 1u) != 0;
+  if (skipped) return Code::ok;
+  bytes = words[length_word];
+  return bytes > a.most ? Code::truncated : Code::ok;
+}
+
+// What follows: checksum, comparison, length.
+__device__ Code judge(const OpenArguments& a, const std::uint32_t* words, bool skipped,
+                      std::uint32_t bytes, std::uint32_t lines_sum) {
+  if (words[crc_word] != frame_checksum(words, skipped, bytes, lines_sum))
+    return Code::bad_checksum;
+  const bool same = words[0] == a.header.at[0] && (words[1] & ~1u) == a.header.at[1] &&
+                    words[2] == a.header.at[2] && words[3] == a.header.at[3];
+  if (!same) return Code::mismatch;
+  return !skipped && a.exact && bytes != a.most ? a.wrong : Code::ok;
+}
+
+__global__ void __launch_bounds__(threads) open_kernel(const OpenArguments a) {
+  __shared__ CrcTables tables;
+  bool skipped = false;
+  std::uint32_t bytes = 0;
+  const std::uint32_t rank = blockIdx.x / a.blocks;
+  const std::byte* const frame = a.slots + rank * a.slot_bytes;
+  const Code first = look_at(a, reinterpret_cast<const std::uint32_t*>(frame), skipped, bytes);
+  if (first == Code::ok && !skipped) {
+    const std::uint32_t share =
+        payload_share(tables, frame, bytes, blockIdx.x % a.blocks, a.blocks);
+    if (threadIdx.x == 0) atomicXor(&a.opened[rank].crc, share);
+  }
+  if (!is_last_block(a.done)) return;
+  for (std::uint32_t r = threadIdx.x; r < a.ranks; r += threads) {
+    const auto* const words = reinterpret_cast<const std::uint32_t*>(a.slots + r * a.slot_bytes);
+    Code code = look_at(a, words, skipped, bytes);
+    if (code == Code::ok) code = judge(a, words, skipped, bytes, __ldcg(&a.opened[r].crc));
+    a.opened[r] = {0, static_cast<std::uint32_t>(code), bytes, skipped ? 1u : 0u};
+  }
+  __syncthreads();
+  if (threadIdx.x != 0) return;
+  bool one_skipped = false;
+  for (std::uint32_t r = 0; r < a.ranks; ++r) {
+    const auto code = static_cast<Code>(a.opened[r].code);
+    if (code != Code::ok) return accuse(a.verdict, code, r, a.bucket);
+    one_skipped = one_skipped || a.opened[r].skipped != 0;
+  }
+  if (one_skipped) a.verdict->skipped = 1;
+}
+
+}  // namespace
+
+BlockFramesCuda::BlockFramesCuda(int ranks, Device device)
+    : ranks_(static_cast<std::uint32_t>(ranks)),
+      state_(Place::cuda, sizeof(FrameState), device),
+      opened_(Place::cuda, ranks_ * sizeof(OpenedBlock) + sizeof(std::uint32_t), device) {}
+
+void BlockFramesCuda::seal(const FrameHeader& header, const BlockRule& rule, Bytes out,
+                           std::uint64_t* written, Stream stream) const {
+  const SealArguments a{words_of(header), state(),    out.data(), out.size(),
+                        rule.most,        rule.exact, written};
+  seal_kernel<<<checksum_blocks(out.size(), 1), threads, 0, handle_of(stream)>>>(a);
+  check_launch("seal a frame");
+}
+
+BlockPayloads BlockFramesCuda::open(const FrameHeader& header, const BlockRule& rule,
+                                    const Inbox& inbox, Verdict* verdict, Stream stream) const {
+  const unsigned blocks = checksum_blocks(inbox.slot_bytes, ranks_);
+  auto* const opened = opened_.as<OpenedBlock>();
+  const OpenArguments a{words_of(header),
+                        inbox.data.data(),
+                        inbox.slot_bytes,
+                        rule.most,
+                        rule.exact,
+                        rule.wrong,
+                        ranks_,
+                        blocks,
+                        header.bucket,
+                        opened,
+                        reinterpret_cast<std::uint32_t*>(opened + ranks_),
+                        verdict};
+  open_kernel<<<ranks_ * blocks, threads, 0, handle_of(stream)>>>(a);
+  check_launch("open frames");
+  return {inbox.data.data(), inbox.slot_bytes, opened, verdict, ranks_, header.bucket};
+}
+
+}  // namespace thinwire
