@@ -418,7 +418,7 @@ void average_with(const Rule& rule, const BlockPayloads& in, float share, const 
   with_element(average.dtype, name, [&](auto element) {
     using E = decltype(element);
     const std::size_t pieces = (average.count + Rule::step - 1) / Rule::step;
-    average_kernel<E><<<blocks_for(pieces), block_threads, 0, handle_of(stream)>>>(
+    average_kernel<E, Rule><<<blocks_for(pieces), block_threads, 0, handle_of(stream)>>>(
         in, rule, share, static_cast<typename E::Stored*>(average.data));
   });
   check_launch(name);
@@ -431,7 +431,7 @@ void conclude_with(const Rule& rule, const CodedStep& step, float fill, const ch
     using E = decltype(element);
     // Usually it has nothing to do.
     const unsigned blocks = std::min(1024u, blocks_for(step.gradient.count));
-    conclude_kernel<E><<<blocks, block_threads, 0, handle_of(step.stream)>>>(
+    conclude_kernel<E, Rule><<<blocks, block_threads, 0, handle_of(step.stream)>>>(
         feed_of<E>(step), rule, step.payload, static_cast<typename E::Stored*>(step.gradient.data),
         step.gradient.count, fill, step.verdict);
   });
@@ -485,9 +485,10 @@ class GroupCodec final : public CudaCodec {
     if (!checks_frames()) return average_with(rule_, payloads, share, average, stream, name_);
     with_element(average.dtype, name_, [&](auto element) {
       using E = decltype(element);
-      average_tiles<E><<<blocks_for(rule_.elements, tile_), block_threads, 0, handle_of(stream)>>>(
-          payloads, rule_, tile_, share, weights_.as<std::uint32_t>(),
-          static_cast<typename E::Stored*>(average.data));
+      average_tiles<E, Rule>
+          <<<blocks_for(rule_.elements, tile_), block_threads, 0, handle_of(stream)>>>(
+              payloads, rule_, tile_, share, weights_.as<std::uint32_t>(),
+              static_cast<typename E::Stored*>(average.data));
     });
     check_launch(name_);
   }
