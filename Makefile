@@ -8,9 +8,9 @@ JOBS ?= $(shell nproc)
 TEST_JOBS ?= $(shell expr 2 '*' $(JOBS))
 SOURCES = $(shell git ls-files '*.cc' '*.h' '*.cu' '*.cuh')
 
-.PHONY: help packages environment setup build command test test-release test-asan test-tsan \
-  test-python test-fuzz run-release run-asan run-tsan run-python run-fuzz run-lint bench fuzz \
-  mutate demo command-demo docs format lint clean configure-cuda test-gpu bench-gpu
+.PHONY: help packages browser environment setup build command test test-release test-asan \
+  test-tsan test-python test-fuzz run-release run-asan run-tsan run-python run-fuzz run-lint \
+  bench fuzz mutate demo command-demo docs format lint clean configure-cuda test-gpu bench-gpu
 help:
 	@echo "make build    build the library, the thinwire command and the tests (build/release)"
 	@echo "make test     all tests: release, ASan + UBSan, TSan, the Python package, a short run of"
@@ -39,10 +39,14 @@ build/.python: scripts/setup
 build/.packages: build/.python
 	@scripts/setup packages
 	@touch $@
+build/.browser: build/.packages
+	@scripts/setup browser
+	@touch $@
 build/.environment: build/.python
 	@scripts/setup environment
 	@touch $@
 packages: build/.packages
+browser: build/.browser
 environment: build/.environment
 setup: packages environment
 
@@ -69,13 +73,13 @@ FAILED_AGAIN = { log=build/$(or $*,release)/Testing/Temporary/LastTest.log; mv $
   awk '/ Testing: /{block = ""} {block = block $$0 "\n"} /^Test Failed/{printf "%s", block}' \
     $$log.first | tail -n 80; exit 1; }
 
-# Runs several parts at a time: installing torch leaves a core idle, and so do tests that wait for
-# time limits and for each other. The longest parts start first. The output of each part is printed
-# as a whole when it ends.
+# Runs several parts at a time: installing torch leaves a core idle, and so do the last files of a
+# build and tests that wait for time limits and for each other. The longest parts start first. The
+# output of each part of the tests is printed as a whole when it ends.
 test:
-	@$(MAKE) --jobs 2 --output-sync=recurse environment build-asan build-tsan
-	@$(MAKE) build-release
+	@$(MAKE) --jobs 2 environment build-asan build-tsan build-release browser
 	@$(MAKE) --jobs 2 --output-sync=recurse run-release run-python run-asan run-tsan run-fuzz run-lint
+test-release: browser
 test-release test-python: test-%: build-release
 	@$(MAKE) run-$*
 test-asan test-tsan: test-%: build-%

@@ -13,7 +13,11 @@ STATEMENT = re.compile(r"(?:break|continue|\+\+[\w.\->\[\]]+|"
 SWAPPED = re.compile(r"(?<![\w>] )\b(?!min\b|max\b)\w+\((\w+), (\w+)\)")
 TEXT = re.compile(r'//[^\n]*|/\*.*?\*/|R"\((?:.*?)\)"|"(?:\\.|[^"\\\n])*"|\'(?:\\.|[^\'\\\n])\'|'
                   r"^#[^\n]*|\bstatic_assert\([^;]*;|\btemplate <[^>]*>|"
-                  r"^ +\.traffic = [^\n]*",  # a number for the benchmarks' table
+                  r"^ +(?:scheme)?\.traffic = [^\n]*|"  # a number for the benchmarks' table
+                  r"^ +[\w.]+\.reserve\([^;]*;|"  # memory that would be there a little later
+                  # What does nothing without a GPU: launches, and the order of streams.
+                  r"^ +\w+_cuda\([^;]*;|"
+                  r"^ +[\w.]+\.(?:record|hold_back)\([^;]*;|^ +stream_?\.wait\(\);",
                   re.S | re.M)
 
 

@@ -18,9 +18,7 @@ class Synchronous final : public Averaging {
       : settings_(settings),
         learner_(learner),
         optimizer_(settings, learner.buckets()),
-        exchange_(group, learner.buckets(), settings.config,
-                  {.kind = settings.meeting,
-                   .fuse_bytes = static_cast<std::size_t>(settings.fuse_mb * 1e6)}) {}
+        exchange_(group, learner.buckets(), settings.config, exchange_options(settings)) {}
 
   void submit(std::uint16_t bucket) override {
     exchange_.submit(bucket, learner_.gradient(bucket));
@@ -37,15 +35,16 @@ class Synchronous final : public Averaging {
     return {result.skipped, seconds(computed, averaged), seconds(averaged, updated)};
   }
 
-  std::span<float> model(std::size_t bucket) override { return learner_.weights(bucket); }
+  std::span<const float> model(std::size_t bucket) override { return learner_.weights(bucket); }
   std::unique_ptr<Showing> show() override { return std::make_unique<Showing>(); }
   bool in_step() const override { return true; }
-  Report report() const override { return exchange_.report(); }
+  Report report() override { return exchange_.report(); }
   void observe(Observer observer) override { exchange_.observe(std::move(observer)); }
 
   void visit_state(StateVisitor& visitor) override {
     for (const Bucket& bucket : learner_.buckets())
-      visit_by_parameter(visitor, bucket, "weights", model(bucket.id), Share::replicated);
+      visit_by_parameter(visitor, bucket, "weights", learner_.weights(bucket.id),
+                         Share::replicated);
     optimizer_.visit_state(visitor, learner_.buckets());
     exchange_.visit_state(visitor);
   }
@@ -69,6 +68,10 @@ class Synchronous final : public Averaging {
 std::unique_ptr<Averaging> average_gradients(const Settings& settings, Group& group,
                                              Learner& learner) {
   return std::make_unique<Synchronous>(settings, group, learner);
+}
+
+ExchangeOptions exchange_options(const Settings& settings) {
+  return {.kind = settings.meeting, .fuse_bytes = static_cast<std::size_t>(settings.fuse_mb * 1e6)};
 }
 
 void clip_gradient(Learner& learner, double longest) {

@@ -12,6 +12,7 @@
 #include "apps/train/learner.h"
 #include "apps/train/settings.h"
 #include "thinwire/comm/group.h"
+#include "thinwire/comm/stream_group.h"
 #include "thinwire/core/state.h"
 #include "thinwire/exchange/exchange.h"
 
@@ -37,8 +38,8 @@ class Averaging {
   // After the last step of the training: also takes in everything that has arrived.
   virtual void complete() {}
 
-  // The model that all workers share, for hashing and saving.
-  virtual std::span<float> model(std::size_t bucket) = 0;
+  // The model that all workers share, for hashing. Valid until the next call for this bucket.
+  virtual std::span<const float> model(std::size_t bucket) = 0;
   // While it lives, the learner's weights are that model, and the caller may use the group.
   class Showing {
    public:
@@ -51,18 +52,28 @@ class Averaging {
   // Locks the group for the caller's own collectives. Call it at the same step on all ranks.
   virtual std::unique_lock<std::mutex> hold() { return {}; }
 
-  virtual Report report() const = 0;
+  virtual Report report() = 0;
+  // Whether the report has times of encoding, waiting and decoding, and observe() any stages. In
+  // streams of a GPU nobody takes them.
+  virtual bool timed() const { return true; }
   virtual void observe(Observer observer) = 0;
   virtual void visit_state(StateVisitor& visitor) = 0;
 };
 
-// The learner must outlive the result. Both functions are collectives.
+// The learner must outlive the result. These functions are collectives.
 std::unique_ptr<Averaging> average_gradients(const Settings& settings, Group& group,
                                              Learner& learner);
+// The same for a learner whose seat is the model's. `data` carries gradients from GPU to GPU; null:
+// the group carries them.
+std::unique_ptr<Averaging> average_in_streams(const Settings& settings, Group& group,
+                                              std::unique_ptr<StreamGroup> data, Learner& learner);
 // The learning rate of any step, which the published correction needs.
 using Rates = std::function<float(std::uint64_t step)>;
 std::unique_ptr<Averaging> average_late(const Settings& settings, Group& group, Learner& learner,
                                         Rates rates);
+
+// --exchange and --fuse-mb.
+ExchangeOptions exchange_options(const Settings& settings);
 
 // Clips the gradient of all buckets together to the norm `longest`.
 void clip_gradient(Learner& learner, double longest);

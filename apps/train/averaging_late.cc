@@ -82,7 +82,7 @@ class Late final : public Averaging {
   void await_arrivals() override { delayed_->await_arrivals(); }
   void complete() override { delayed_->drain(); }
 
-  std::span<float> model(std::size_t bucket) override { return delayed_->anchor(bucket); }
+  std::span<const float> model(std::size_t bucket) override { return delayed_->anchor(bucket); }
 
   std::unique_ptr<Showing> show() override {
     class Swapped final : public Showing {
@@ -104,7 +104,7 @@ class Late final : public Averaging {
   bool in_step() const override { return false; }
   std::unique_lock<std::mutex> hold() override { return delayed_->hold(); }
   // The ratio is relative to sending gradients in every step, so that rarer messages count.
-  Report report() const override {
+  Report report() override {
     Report report = delayed_->report();
     report.dense_bytes = 0;
     for (const std::span<float> gradient : gradients_)

@@ -33,7 +33,7 @@ struct Plan {
 // and a division.
 class PlainAverage {
  public:
-  PlainAverage(const Place& place, const GroupOptions& options)
+  PlainAverage(const train::Place& place, const GroupOptions& options)
       : backend_(make_gloo_backend({place.host, place.port, place.rank, place.world}, options)) {}
 
   void submit(std::span<float> gradient) {
@@ -57,10 +57,10 @@ class PlainAverage {
 
 class StepBench {
  public:
-  StepBench(const Plan& plan, Group& group, const Place& place, const Hardware& hardware)
+  StepBench(const Plan& plan, Group& group, const train::Place& place, const Hardware& hardware)
       : plan_(plan),
         group_(group),
-        learner_(plan.settings, group, hardware),
+        learner_(plan.settings, group, hardware, Seat::host),
         optimizer_(plan.settings, learner_.buckets()),
         exchange_(group, learner_.buckets(), plan.settings.config),
         plain_(place, options_of(plan.settings)) {}
@@ -165,10 +165,12 @@ class StepBench {
 
 void run(Plan& plan) {
   check(plan.settings);
-  work_or_launch(plan.settings, [&](Group& group, const Place& place, const Hardware& hardware) {
-    if (group.size() == 1) throw BadInput("bench step: expected --workers 2 or more");
-    return std::make_unique<StepBench>(plan, group, place, hardware);
-  });
+  work_or_launch(plan.settings,
+                 [&](Group& group, const train::Place& place, const Hardware& hardware) {
+                   if (group.size() == 1)
+                     throw BadInput("bench step: expected --workers 2 or more");
+                   return std::make_unique<StepBench>(plan, group, place, hardware);
+                 });
 }
 
 }  // namespace

@@ -73,7 +73,7 @@ class Buckets::Hook final : public PostAccumulateGradHook {
 };
 
 Buckets::Buckets(const std::vector<NamedParameter>& parameters,
-                 std::span<const std::uint32_t> order, std::size_t bytes) {
+                 std::span<const std::uint32_t> order, std::size_t bytes, Seat seat) {
   std::vector<std::size_t> bucket_of;
   for (const std::uint32_t index : order) {
     const NamedParameter& parameter = parameters[index];
@@ -104,7 +104,7 @@ Buckets::Buckets(const std::vector<NamedParameter>& parameters,
     place(parameters_[i], bucket_of[i], offset);
     offset += parameters_[i].numel();
   }
-  mirror_ = make_mirror(weights_, gradients_);
+  mirror_ = make_mirror(weights_, gradients_, seat);
 }
 
 Buckets::~Buckets() {
@@ -122,10 +122,6 @@ void Buckets::place(const torch::Tensor& parameter, std::size_t bucket, std::int
   parameter.mutable_grad() = view(gradients_[bucket]);
   set_post_acc_grad_hooks(parameter, std::make_unique<Hook>(*this, bucket));
 }
-
-std::span<float> Buckets::weights(std::size_t bucket) { return mirror_->weights(bucket); }
-
-std::span<float> Buckets::gradient(std::size_t bucket) { return mirror_->gradient(bucket); }
 
 void Buckets::zero_gradients() {
   for (torch::Tensor& gradient : gradients_) gradient.zero_();

@@ -1,7 +1,6 @@
 // buckets.h: the parameters of a model in flat buffers, divided into buckets in the order in which
 // backward reaches them. The parameters' weights and gradients are views of the buffers, so
-// exchange and optimizer work on the model itself, or on its mirror on the host if the model lives
-// on a GPU.
+// exchange and optimizer work on the model itself, or on its mirror on the host.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -38,14 +37,14 @@ class Buckets {
   // Takes the parameters in `order`. A bucket is full at `bytes`, the first one at a quarter of
   // that, so that the link has work early. The parameters must outlive the buckets.
   Buckets(const std::vector<NamedParameter>& parameters, std::span<const std::uint32_t> order,
-          std::size_t bytes);
+          std::size_t bytes, Seat seat);
   ~Buckets();
   Buckets(const Buckets&) = delete;
   Buckets& operator=(const Buckets&) = delete;
 
   const std::vector<Bucket>& layout() const { return layout_; }
-  std::span<float> weights(std::size_t bucket);
-  std::span<float> gradient(std::size_t bucket);
+  TensorView weights(std::size_t bucket) { return mirror_->weights(bucket); }
+  TensorView gradient(std::size_t bucket) { return mirror_->gradient(bucket); }
 
   void zero_gradients();
 

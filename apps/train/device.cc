@@ -1,4 +1,4 @@
-// device.cc: counts and assigns GPUs.
+// device.cc: counts and assigns GPUs, and says who works on them.
 // SPDX-License-Identifier: Apache-2.0
 #include "apps/train/device.h"
 
@@ -8,6 +8,8 @@
 #include <string>
 
 #include "apps/verb.h"
+#include "thinwire/compress/registry.h"
+#include "thinwire/core/buffer.h"
 
 namespace thinwire::train {
 namespace {
@@ -30,6 +32,20 @@ int count_gpus(const Settings& settings) {
 }
 
 }  // namespace
+
+Seat seat_of(const Settings& settings) {
+  if (settings.delayed) return Seat::host;
+  const bool stays = settings.cuda && why_on_host(settings).empty();
+  return stays || settings.streams ? Seat::model : Seat::host;
+}
+
+std::string why_on_host(const Settings& settings) {
+  if (!settings.cuda) return "";
+  if (settings.delayed) return "delayed averaging has no CUDA version";
+  if (!find_scheme(settings.config.scheme).cuda)
+    return "scheme " + settings.config.scheme + " has no CUDA version";
+  return has_cuda() ? "" : "this thinwire was built without nvcc";
+}
 
 int gpu_of(const Settings& settings, const Place& place) {
   return needs_gpu(settings) ? place.local_rank % count_gpus(settings) : -1;

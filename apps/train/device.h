@@ -2,6 +2,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <string>
+
 #include "apps/train/launch.h"
 #include "apps/train/settings.h"
 
@@ -11,6 +13,12 @@ struct Hardware {
   int threads = 0;  // torch's threads; 0: torch's default
   int gpu = -1;     // -1: none
 };
+
+// Where exchange and optimizer work: on the host, or where the model is, in streams.
+enum class Seat { host, model };
+Seat seat_of(const Settings& settings);
+// Why a GPU's gradients are compressed on the host, as a clause; empty if they are not.
+std::string why_on_host(const Settings& settings);
 
 // The GPU of this worker, if it computes on one or exchanges between GPUs. A machine's GPUs are
 // assigned round-robin. Throws BadInput if there is none.

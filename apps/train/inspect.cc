@@ -130,7 +130,7 @@ class Inspector {
         schemes_(schemes),
         settings_(training_of(asked_)),
         group_(std::move(make_local_groups(1).front())),
-        learner_(settings_, *group_, {.threads = settings.threads}),
+        learner_(settings_, *group_, {.threads = settings.threads}, Seat::host),
         optimizer_(settings_, learner_.buckets()),
         keeps_gradients_(settings_.steps < schemes.size()) {
     if (keeps_gradients_) return;

@@ -65,6 +65,11 @@ void average(Group& group, torch::Tensor& flat, int workers) {
   flat.div_(workers);
 }
 
+std::span<float> host_span(const TensorView& view) {
+  require_f32_cpu(view, view.count, "learner");
+  return view.f32();
+}
+
 // If data or model reject their input, the user can fix it.
 template <typename Make>
 auto from_user(Make make) {
@@ -79,7 +84,7 @@ auto from_user(Make make) {
 
 class Learner::Torch {
  public:
-  Torch(const Settings& settings, Group& group, const Hardware& hardware)
+  Torch(const Settings& settings, Group& group, const Hardware& hardware, Seat seat)
       : settings_(settings),
         group_(group),
         workers_(settings.meeting.workers(group.size())),
@@ -98,7 +103,7 @@ class Learner::Torch {
     model_->train();
     const auto parameters = trainable(*model_);
     const auto bytes = static_cast<std::size_t>(settings.bucket_mb * 1e6);
-    buckets_.emplace(parameters, common_order(parameters), bytes);
+    buckets_.emplace(parameters, common_order(parameters), bytes, seat);
   }
 
   bool language() const { return data_->problem().language; }
@@ -261,17 +266,17 @@ class Learner::Torch {
   std::optional<Buckets> buckets_;
 };
 
-Learner::Learner(const Settings& settings, Group& group, const Hardware& hardware)
-    : torch_(std::make_unique<Torch>(settings, group, hardware)) {}
+Learner::Learner(const Settings& settings, Group& group, const Hardware& hardware, Seat seat)
+    : torch_(std::make_unique<Torch>(settings, group, hardware, seat)) {}
 Learner::~Learner() = default;
 
 bool Learner::language() const { return torch_->language(); }
 std::uint64_t Learner::steps_per_epoch() const { return torch_->steps_per_epoch(); }
 const std::vector<Bucket>& Learner::buckets() const { return torch_->buckets().layout(); }
-std::span<float> Learner::weights(std::size_t bucket) { return torch_->buckets().weights(bucket); }
-std::span<float> Learner::gradient(std::size_t bucket) {
-  return torch_->buckets().gradient(bucket);
-}
+TensorView Learner::weights_view(std::size_t bucket) { return torch_->buckets().weights(bucket); }
+TensorView Learner::gradient_view(std::size_t bucket) { return torch_->buckets().gradient(bucket); }
+std::span<float> Learner::weights(std::size_t bucket) { return host_span(weights_view(bucket)); }
+std::span<float> Learner::gradient(std::size_t bucket) { return host_span(gradient_view(bucket)); }
 double Learner::compute(std::uint64_t step, const Ready& ready, const Phase& phase) {
   return torch_->compute(step, ready, phase);
 }

@@ -34,7 +34,7 @@ class Learner {
   // Opens the data, makes the model from the seed, and lays out its parameters in buckets, in the
   // order of rank 0's backward. A collective. Throws BadInput for models and data that cannot be
   // used.
-  Learner(const Settings& settings, Group& group, const Hardware& hardware);
+  Learner(const Settings& settings, Group& group, const Hardware& hardware, Seat seat);
   ~Learner();
   Learner(const Learner&) = delete;
   Learner& operator=(const Learner&) = delete;
@@ -42,13 +42,19 @@ class Learner {
   bool language() const;
   std::uint64_t steps_per_epoch() const;
   const std::vector<Bucket>& buckets() const;
+  // Where `seat` says. The model uses them in the default stream of its GPU; other streams must
+  // wait for that one, and it for them.
+  TensorView weights_view(std::size_t bucket);
+  TensorView gradient_view(std::size_t bucket);
+  // With a seat on the host only.
   std::span<float> weights(std::size_t bucket);
   std::span<float> gradient(std::size_t bucket);
 
   // Forward and backward of one step. The gradients are the means over this worker's batch (or
   // batches, with --accumulate); the return value is their loss. `ready` is called once for each
-  // bucket, as soon as its gradient is complete and on the host, while backward continues with the
-  // next. If the model lives on a GPU, another thread calls it. The model computes with weights().
+  // bucket, as soon as its gradient is complete (or the GPU has been given the work that completes
+  // it) and where `seat` says, while backward continues with the next. If the model lives on a GPU,
+  // another thread calls it, but never two at a time. The model computes with these weights.
   double compute(std::uint64_t step, const Ready& ready, const Phase& phase);
 
   // A collective: each rank evaluates its share of the test set. BatchNorm uses the mean of the

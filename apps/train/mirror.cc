@@ -1,5 +1,4 @@
-// mirror.cc: no copies on the CPU. On a device: pinned buffers, a side stream, and a thread that
-// waits for it.
+// mirror.cc: no copies, or pinned buffers, a side stream, and a thread that waits for it.
 // SPDX-License-Identifier: Apache-2.0
 #include "apps/train/mirror.h"
 
@@ -14,13 +13,16 @@
 #include <thread>
 #include <utility>
 
+#include "thinwire/comm/c10d/device_stream.h"
+
 namespace thinwire::train {
 namespace {
 
 using Tensors = std::vector<torch::Tensor>;
 
-std::span<float> span_of(const torch::Tensor& flat) {
-  return {flat.data_ptr<float>(), static_cast<std::size_t>(flat.numel())};
+TensorView view_of(const torch::Tensor& flat) {
+  return {flat.data_ptr(), static_cast<std::size_t>(flat.numel()), DType::f32,
+          torch_engine::device_of(flat.device())};
 }
 
 class OwnMemory final : public Mirror {
@@ -28,8 +30,8 @@ class OwnMemory final : public Mirror {
   OwnMemory(Tensors weights, Tensors gradients)
       : weights_(std::move(weights)), gradients_(std::move(gradients)) {}
 
-  std::span<float> weights(std::size_t bucket) override { return span_of(weights_[bucket]); }
-  std::span<float> gradient(std::size_t bucket) override { return span_of(gradients_[bucket]); }
+  TensorView weights(std::size_t bucket) override { return view_of(weights_[bucket]); }
+  TensorView gradient(std::size_t bucket) override { return view_of(gradients_[bucket]); }
   void fetch(std::uint16_t bucket, const Ready& ready) override { ready(bucket); }
   void settle() override {}
   void push_weights() override {}
@@ -73,10 +75,8 @@ class PinnedTwins final : public Mirror {
   PinnedTwins(const PinnedTwins&) = delete;
   PinnedTwins& operator=(const PinnedTwins&) = delete;
 
-  std::span<float> weights(std::size_t bucket) override { return span_of(host_weights_[bucket]); }
-  std::span<float> gradient(std::size_t bucket) override {
-    return span_of(host_gradients_[bucket]);
-  }
+  TensorView weights(std::size_t bucket) override { return view_of(host_weights_[bucket]); }
+  TensorView gradient(std::size_t bucket) override { return view_of(host_gradients_[bucket]); }
 
   void fetch(std::uint16_t bucket, const Ready& ready) override {
     c10::Event complete(device_.type()), here(device_.type());
@@ -155,8 +155,8 @@ class PinnedTwins final : public Mirror {
 
 }  // namespace
 
-std::unique_ptr<Mirror> make_mirror(Tensors weights, Tensors gradients) {
-  if (weights.empty() || weights[0].device().is_cpu())
+std::unique_ptr<Mirror> make_mirror(Tensors weights, Tensors gradients, Seat seat) {
+  if (weights.empty() || weights[0].device().is_cpu() || seat == Seat::model)
     return std::make_unique<OwnMemory>(std::move(weights), std::move(gradients));
   return std::make_unique<PinnedTwins>(std::move(weights), std::move(gradients));
 }

@@ -1,7 +1,7 @@
-// mirror.h: a bucket's host mirror: the weights and gradients as exchange and optimizer see them.
-// If the model lives on the CPU, the mirror is the model's own memory, and nothing is copied. If it
-// lives on a device, the mirror is pinned memory: gradients are copied to the host during backward,
-// weights to the device before forward.
+// mirror.h: the weights and gradients as exchange and optimizer see them. If these work where the
+// model lives, they see the model's own memory, and nothing is copied. If they work on the host and
+// the model lives on a device, they see pinned memory: gradients are copied to the host during
+// backward, weights to the device before forward.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -11,8 +11,10 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
-#include <span>
 #include <vector>
+
+#include "apps/train/device.h"
+#include "thinwire/core/view.h"
 
 namespace thinwire::train {
 
@@ -22,15 +24,15 @@ class Mirror {
 
   virtual ~Mirror() = default;
 
-  virtual std::span<float> weights(std::size_t bucket) = 0;
-  virtual std::span<float> gradient(std::size_t bucket) = 0;
+  virtual TensorView weights(std::size_t bucket) = 0;
+  virtual TensorView gradient(std::size_t bucket) = 0;
 
   // The gradient is complete, or will be once the device has finished the current stream's work.
-  // Calls `ready` once, as soon as the gradient is on the host, in the order of these calls. With a
-  // device, a thread of the mirror calls it.
+  // Calls `ready` once, in the order of these calls: at once, or as soon as a copy is on the host;
+  // then a thread of the mirror calls it.
   virtual void fetch(std::uint16_t bucket, const Ready& ready) = 0;
 
-  // Returns when all fetched gradients are on the host and `ready` has been called for them.
+  // Returns when all copies are on the host and `ready` has been called for all gradients.
   // Rethrows what `ready` threw.
   virtual void settle() = 0;
 
@@ -41,6 +43,6 @@ class Mirror {
 // A mirror of flat tensors, one per bucket, all on one device. Do not replace the
 // tensors afterwards.
 std::unique_ptr<Mirror> make_mirror(std::vector<torch::Tensor> weights,
-                                    std::vector<torch::Tensor> gradients);
+                                    std::vector<torch::Tensor> gradients, Seat seat);
 
 }  // namespace thinwire::train

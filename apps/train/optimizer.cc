@@ -1,10 +1,12 @@
-// optimizer.cc: plain loops that a compiler vectorizes.
+// optimizer.cc: plain loops that a compiler vectorizes; optimizer_torch.cc has them for a device.
 // SPDX-License-Identifier: Apache-2.0
 #include "apps/train/optimizer.h"
 
 #include <algorithm>
 #include <string>
 
+#include "apps/train/optimizer_torch.h"
+#include "apps/train/placed.h"
 #include "thinwire/compress/registry.h"
 
 namespace thinwire::train {
@@ -39,12 +41,14 @@ void plain_step(const SgdRule& rule, const float* __restrict average, float* __r
 
 }  // namespace
 
-Optimizer::Optimizer(const Settings& settings, const std::vector<Bucket>& buckets) {
+Optimizer::Optimizer(const Settings& settings, const std::vector<Bucket>& buckets, Device device)
+    : device_(device), memory_(buckets.size()) {
+  const auto room = [&](const Bucket& bucket) {
+    return Buffer(place_on(device), bucket.elements() * sizeof(float), device);
+  };
   if (settings.optimizer != "sgd") {
     adam_ = adam_of(settings);
-    for (const Bucket& bucket : buckets)
-      moments_.push_back(
-          {std::vector<float>(bucket.elements()), std::vector<float>(bucket.elements())});
+    for (const Bucket& bucket : buckets) memory_[bucket.id] = {room(bucket), room(bucket)};
     return;
   }
   const Scheme& scheme = find_scheme(settings.config.scheme);
@@ -63,21 +67,19 @@ Optimizer::Optimizer(const Settings& settings, const std::vector<Bucket>& bucket
     rule_.nesterov = averages && options.flag("nesterov");
   }
   const bool keeps = inside_ ? rule_.decay != 0 : rule_.momentum != 0;
-  for (const Bucket& bucket : buckets) memory_.emplace_back(keeps ? bucket.elements() : 0);
+  if (!keeps) return;
+  for (const Bucket& bucket : buckets) memory_[bucket.id].first = room(bucket);
 }
 
 void Optimizer::step(const Bucket& bucket, float rate, std::span<const float> average,
                      std::span<float> weights) {
-  if (adam_) {
-    auto& [first, second, updates] = moments_[bucket.id];
-    adam_step(*adam_, rate, ++updates, average.data(), weights.data(), first.data(), second.data(),
-              weights.size());
-    return;
-  }
-  std::vector<float>& memory = memory_[bucket.id];
-  float* const kept = memory.empty() ? nullptr : memory.data();
+  auto& [first, second, updates] = memory_[bucket.id];
+  auto* const kept = first.as<float>();
   rule_.rate = rate;
-  if (inside_) {
+  if (adam_) {
+    adam_step(*adam_, rate, ++updates, average.data(), weights.data(), kept, second.as<float>(),
+              weights.size());
+  } else if (inside_) {
     sgd_step(rule_, average.data(), weights.data(), kept, weights.size());
   } else if (kept == nullptr) {
     plain_step(rule_, average.data(), weights.data(), weights.size());
@@ -88,19 +90,31 @@ void Optimizer::step(const Bucket& bucket, float rate, std::span<const float> av
   }
 }
 
+void Optimizer::enqueue_step(const Bucket& bucket, float rate, const TensorView& average,
+                             const TensorView& weights) {
+  auto& [first, second, updates] = memory_[bucket.id];
+  rule_.rate = rate;
+  if (adam_)
+    torch_adam_step(*adam_, rate, ++updates, average, weights, view(first), view(second));
+  else
+    (inside_ ? torch_sgd_step : torch_momentum_step)(rule_, average, weights, view(first));
+}
+
 void Optimizer::visit_state(StateVisitor& visitor, const std::vector<Bucket>& buckets) {
   for (const Bucket& bucket : buckets) {
-    if (adam_) visit_moments(visitor, bucket);
-    if (adam_ || memory_[bucket.id].empty()) continue;
-    visit_by_parameter(visitor, bucket, inside_ ? "decay" : "velocity", memory_[bucket.id],
-                       Share::replicated);
+    const Memory& memory = memory_[bucket.id];
+    if (adam_)
+      visit_moments(visitor, bucket);
+    else if (memory.first.size() != 0)
+      visit_placed(visitor, bucket, inside_ ? "decay" : "velocity", view(memory.first),
+                   Share::replicated);
   }
 }
 
 void Optimizer::visit_moments(StateVisitor& visitor, const Bucket& bucket) {
-  auto& [first, second, updates] = moments_[bucket.id];
-  visit_by_parameter(visitor, bucket, "first_moment", first, Share::replicated);
-  visit_by_parameter(visitor, bucket, "second_moment", second, Share::replicated);
+  auto& [first, second, updates] = memory_[bucket.id];
+  visit_placed(visitor, bucket, "first_moment", view(first), Share::replicated);
+  visit_placed(visitor, bucket, "second_moment", view(second), Share::replicated);
   auto count = static_cast<double>(updates);
   visitor.number("bucket" + std::to_string(bucket.id) + "/updates", count, Share::replicated);
   updates = static_cast<std::uint64_t>(count);

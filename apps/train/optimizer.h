@@ -17,6 +17,7 @@
 
 #include "apps/train/optimizer_adam.h"
 #include "apps/train/settings.h"
+#include "thinwire/core/buffer.h"
 #include "thinwire/core/state.h"
 #include "thinwire/core/view.h"
 #include "thinwire/kernels/sgd.h"
@@ -25,29 +26,38 @@ namespace thinwire::train {
 
 class Optimizer {
  public:
-  Optimizer(const Settings& settings, const std::vector<Bucket>& buckets);
+  // Its memory is on the device of the weights.
+  Optimizer(const Settings& settings, const std::vector<Bucket>& buckets, Device device = {});
 
+  // Weights on the host.
   void step(const Bucket& bucket, float rate, std::span<const float> average,
             std::span<float> weights);
+  // Weights on the device: torch operations in the current stream, with the same bits.
+  void enqueue_step(const Bucket& bucket, float rate, const TensorView& average,
+                    const TensorView& weights);
   void visit_state(StateVisitor& visitor, const std::vector<Bucket>& buckets);
 
   bool adam() const { return adam_.has_value(); }
-  std::span<float> second_moment(std::size_t bucket) { return moments_[bucket].second; }
+  std::span<float> second_moment(std::size_t bucket) { return view(memory_[bucket].second).f32(); }
 
  private:
-  // Adam's memory of a bucket. Skipped steps are not updates, so updates are counted here.
-  struct Moments {
-    std::vector<float> first, second;
+  // What is kept of a bucket. SGD needs at most one buffer. Skipped steps are not updates, so Adam
+  // counts its updates here.
+  struct Memory {
+    Buffer first, second;
     std::uint64_t updates = 0;
   };
 
+  TensorView view(const Buffer& buffer) const {
+    return {buffer.data(), buffer.size() / sizeof(float), DType::f32, device_};
+  }
   void visit_moments(StateVisitor& visitor, const Bucket& bucket);
 
+  Device device_;
   SgdRule rule_;
-  bool inside_ = false;                     // the scheme accumulates momentum itself
-  std::vector<std::vector<float>> memory_;  // by bucket; empty if there is nothing to keep
-  std::optional<AdamRule> adam_;            // replaces all of the above
-  std::vector<Moments> moments_;            // by bucket
+  bool inside_ = false;           // the scheme accumulates momentum itself
+  std::optional<AdamRule> adam_;  // replaces both
+  std::vector<Memory> memory_;    // by bucket; empty buffers if there is nothing to keep
 };
 
 }  // namespace thinwire::train

@@ -17,26 +17,8 @@ double power(double base, std::uint64_t exponent) {
   return result;
 }
 
-struct Factors {
-  float keep1, take1, keep2, take2;  // factors for m and v
-  float size, root, epsilon;         // w -= size * m / (sqrt(v) / root + epsilon)
-  float decay;  // for w: added to the gradient, or the factor that AdamW applies to w
-};
-
-Factors factors_of(const AdamRule& rule, double rate, std::uint64_t update) {
-  const auto rounded = [](double value) { return static_cast<float>(value); };
-  return {.keep1 = rounded(rule.beta1),
-          .take1 = rounded(1 - rule.beta1),
-          .keep2 = rounded(rule.beta2),
-          .take2 = rounded(1 - rule.beta2),
-          .size = rounded(rate / (1 - power(rule.beta1, update))),
-          .root = rounded(std::sqrt(1 - power(rule.beta2, update))),
-          .epsilon = rounded(rule.epsilon),
-          .decay = rounded(rule.decoupled ? 1 - rate * rule.decay : rule.decay)};
-}
-
 template <bool decoupled>
-void loop(const Factors& f, const float* __restrict average, float* __restrict w,
+void loop(const AdamFactors& f, const float* __restrict average, float* __restrict w,
           float* __restrict m, float* __restrict v, std::size_t count) {
   for (std::size_t i = 0; i < count; ++i) {
     const float g = decoupled ? average[i] : average[i] + f.decay * w[i];
@@ -49,9 +31,21 @@ void loop(const Factors& f, const float* __restrict average, float* __restrict w
 
 }  // namespace
 
+AdamFactors adam_factors(const AdamRule& rule, double rate, std::uint64_t update) {
+  const auto rounded = [](double value) { return static_cast<float>(value); };
+  return {.keep1 = rounded(rule.beta1),
+          .take1 = rounded(1 - rule.beta1),
+          .keep2 = rounded(rule.beta2),
+          .take2 = rounded(1 - rule.beta2),
+          .size = rounded(rate / (1 - power(rule.beta1, update))),
+          .root = rounded(std::sqrt(1 - power(rule.beta2, update))),
+          .epsilon = rounded(rule.epsilon),
+          .decay = rounded(rule.decoupled ? 1 - rate * rule.decay : rule.decay)};
+}
+
 void adam_step(const AdamRule& rule, double rate, std::uint64_t update, const float* average,
                float* w, float* m, float* v, std::size_t count) {
-  const Factors factors = factors_of(rule, rate, update);
+  const AdamFactors factors = adam_factors(rule, rate, update);
   (rule.decoupled ? loop<true> : loop<false>)(factors, average, w, m, v, count);
 }
 

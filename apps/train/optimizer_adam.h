@@ -23,6 +23,14 @@ struct AdamRule {
   bool decoupled = false;  // AdamW
 };
 
+// What all elements of a step share.
+struct AdamFactors {
+  float keep1, take1, keep2, take2;  // factors for m and v
+  float size, root, epsilon;         // w -= size * m / (sqrt(v) / root + epsilon)
+  float decay;  // for w: added to the gradient, or the factor that AdamW applies to w
+};
+AdamFactors adam_factors(const AdamRule& rule, double rate, std::uint64_t update);
+
 // `m` and `v` start at zero, `update` at 1.
 void adam_step(const AdamRule& rule, double rate, std::uint64_t update, const float* average,
                float* w, float* m, float* v, std::size_t count);

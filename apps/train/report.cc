@@ -8,6 +8,7 @@
 #include <fstream>
 #include <iostream>
 
+#include "apps/train/device.h"
 #include "apps/verb.h"
 #include "thinwire/core/error.h"
 
@@ -38,7 +39,7 @@ std::string cell(const Row& row, const char* key, const char* format) {
 }
 
 std::string time_cell(const Row& row, const char* key) {
-  return seconds_text(row.at(key).get<double>());
+  return row.contains(key) ? seconds_text(row.at(key).get<double>()) : "-";
 }
 
 std::string ratio_text(double ratio) { return printed(ratio < 100 ? "%.1fx" : "%.0fx", ratio); }
@@ -49,6 +50,13 @@ std::string delay_text(const Settings& settings) {
   return "delayed averaging: messages of " + std::to_string(delay.local_steps) +
          (delay.local_steps == 1 ? " step, " : " steps, ") + delay.delay_str() +
          " steps in flight, correction " + delay.correction_str() + "\n";
+}
+
+std::string seat_text(const Settings& settings) {
+  if (!settings.cuda) return "";
+  const std::string why = why_on_host(settings);
+  return why.empty() ? "compression and update on the GPU\n"
+                     : "compression and update on the CPU: " + why + "\n";
 }
 
 void check_output() {
@@ -105,11 +113,12 @@ void Reporter::head(const std::string& engine, int world, std::size_t parameters
   if (!speaks_) return;
   std::cout << settings_.model << " on " << settings_.data << ": " << parameters
             << " parameters in " << buckets << (buckets == 1 ? " bucket, " : " buckets, ") << world
-            << (world == 1 ? " worker, " : " workers, ") << engine << "\n"
+            << (world == 1 ? " worker, " : " workers, ") << engine
+            << (settings_.cuda ? ", cuda" : "") << "\n"
             << "scheme " << settings_.config.str() << ", " << steps << " steps of "
             << static_cast<std::uint64_t>(settings_.batch) * settings_.accumulate
             << " examples per worker" << (settings_.bf16 ? ", bf16" : "") << "\n"
-            << delay_text(settings_) << "\n"
+            << delay_text(settings_) << seat_text(settings_) << "\n"
             << std::flush;
 }
 

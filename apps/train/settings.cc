@@ -210,8 +210,10 @@ void add_files(CLI::App& verb, Settings& s) {
   verb.add_option("--trace", s.trace, "File for rank 0's first 100 steps, in Chrome's trace format")
       ->type_name("FILE")
       ->check(apps::check_output_path);
-  // For tests: a NaN in one rank's gradient. The empty group hides it from --help.
+  // For tests: a NaN in one rank's gradient; on the CPU what a GPU would do. The empty group hides
+  // them from --help.
   verb.add_option("--nan-at", s.nan_at, "STEP,RANK")->group("");
+  verb.add_flag("--streams", s.streams)->group("");
 }
 
 bool has_option(const Scheme& scheme, const std::string& name) {

@@ -64,7 +64,8 @@ struct Settings {
   std::uint64_t eval_every = 0;
   std::uint64_t report_every = 0;  // 0: about 20 rows
   std::string json, trace;
-  std::string nan_at;  // "STEP,RANK", for tests
+  std::string nan_at;    // "STEP,RANK", for tests
+  bool streams = false;  // for tests: what works in streams on a GPU does so on the CPU too
 
   // Valid after check().
   Config config;                        // the scheme, with momentum and clipping filled in

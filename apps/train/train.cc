@@ -14,7 +14,7 @@ using namespace thinwire::train;
 
 void run(Settings& settings) {
   check(settings);
-  work_or_launch(settings, [&](Group& group, const Place& place, const Hardware& hardware) {
+  work_or_launch(settings, [&](Group& group, const train::Place& place, const Hardware& hardware) {
     return std::make_unique<Trainer>(settings, group, place, hardware);
   });
 }

@@ -10,6 +10,7 @@
 #include "apps/train/checkpoint.h"
 #include "apps/train/clock.h"
 #include "apps/train/engine.h"
+#include "apps/train/placed.h"
 #include "apps/verb.h"
 #include "thinwire/core/crc32c.h"
 #include "thinwire/core/error.h"
@@ -28,6 +29,11 @@ std::uint64_t steps_of(const Settings& settings, std::uint64_t steps_per_epoch) 
   if (settings.steps > 0) return settings.steps;
   const double steps = settings.epochs * static_cast<double>(steps_per_epoch);
   return std::max<std::uint64_t>(1, static_cast<std::uint64_t>(std::ceil(steps)));
+}
+
+void spoil(TensorView gradient) {
+  gradient.count = 1;
+  copy_from_host(gradient, std::vector{std::numeric_limits<float>::quiet_NaN()});
 }
 
 bool due(std::uint64_t step, std::uint64_t every) { return every > 0 && step % every == 0; }
@@ -60,13 +66,11 @@ Trainer::Trainer(const Settings& settings, Group& group, const Place& place,
       place_(place),
       workers_(settings.meeting.workers(group.size())),
       server_(group.rank() >= workers_),
-      learner_(settings, group, hardware),
+      learner_(settings, group, hardware, seat_of(settings)),
       reporter_(settings, group.rank() == 0, learner_.language()),
       steps_(steps_of(settings, learner_.steps_per_epoch())),
       end_(settings.stop > 0 ? std::min(settings.stop, steps_) : steps_) {
-  averaging_ = settings.delayed ? average_late(settings, group, learner_,
-                                               [this](std::uint64_t step) { return rate_at(step); })
-                                : average_gradients(settings, group, learner_);
+  average(hardware);
   if (!settings.resume.empty()) resume();
   if (step_ >= end_) {
     throw apps::BadInput("--resume: the checkpoint is at step " + std::to_string(step_) +
@@ -77,11 +81,24 @@ Trainer::Trainer(const Settings& settings, Group& group, const Place& place,
   watch_exchange();
 }
 
+void Trainer::average(const Hardware& hardware) {
+  engine_ = group_.name();
+  if (settings_.delayed) {
+    averaging_ = average_late(settings_, group_, learner_,
+                              [this](std::uint64_t step) { return rate_at(step); });
+  } else if (seat_of(settings_) == Seat::model) {
+    auto data = make_data_group(settings_, place_, hardware.gpu);
+    if (data && group_.size() > 1) engine_ = data->name();
+    averaging_ = average_in_streams(settings_, group_, std::move(data), learner_);
+  } else {
+    averaging_ = average_gradients(settings_, group_, learner_);
+  }
+}
+
 void Trainer::run() {
   std::size_t parameters = 0;
   for (const Bucket& bucket : learner_.buckets()) parameters += bucket.elements();
-  reporter_.head(group_.name() + (settings_.cuda ? ", cuda" : ""), workers_, parameters,
-                 learner_.buckets().size(), steps_);
+  reporter_.head(engine_, workers_, parameters, learner_.buckets().size(), steps_);
   stop_.emplace(settings_, place_);
   while (step_ < end_ && goes_on()) {
     take_step();
@@ -131,9 +148,8 @@ void Trainer::check_skips() const {
 void Trainer::take_step() {
   const auto start = Clock::now();
   const auto submit = [this](std::uint16_t bucket) {
-    const std::span<float> gradient = learner_.gradient(bucket);
     if (settings_.fault && *settings_.fault == std::pair(step_, group_.rank()))
-      gradient[0] = std::numeric_limits<float>::quiet_NaN();
+      spoil(learner_.gradient_view(bucket));
     averaging_->submit(bucket);
   };
   const bool traced = !settings_.trace.empty() && step_ - first_ < traced_steps;
@@ -238,6 +254,13 @@ Tally Trainer::mean_tally() {
   return mean;
 }
 
+apps::Row Trainer::columns(const Tally& tally) const {
+  apps::Row row = row_of(tally);
+  if (averaging_->timed()) return row;
+  for (const char* key : {"encode_seconds", "wait_seconds", "decode_seconds"}) row.erase(key);
+  return row;
+}
+
 void Trainer::add_score(apps::Row& row) {
   const auto showing = averaging_->show();
   const Score score = learner_.evaluate();
@@ -253,7 +276,7 @@ void Trainer::write_row(bool evaluate) {
       {"step", step_},
       {"epoch", static_cast<double>(step_) / static_cast<double>(learner_.steps_per_epoch())},
       {"rate", settings_.rates.at(step_ - 1, steps_, learner_.steps_per_epoch())}};
-  row.update(row_of(now.minus(row_start_)));
+  row.update(columns(now.minus(row_start_)));
   row["bytes_total"] = now.payload_bytes;
   row["seconds_total"] = now.seconds;
   row_start_ = now;
@@ -273,7 +296,7 @@ void Trainer::finish() {
   std::snprintf(text, sizeof text, "%08x", checksum);
 
   apps::Row final = {{"steps", step_}};
-  final.update(row_of(mean_tally()));
+  final.update(columns(mean_tally()));
   final["loss"] = last_row_.at("loss");
   // Delayed messages do not align with rows.
   final["last_ratio"] = averaging_->in_step() ? last_row_.at("ratio") : final.at("ratio");
@@ -283,8 +306,9 @@ void Trainer::finish() {
   final["replicas_identical"] = true;  // check_replicas() throws otherwise
   final["checksum"] = text;
   apps::Row about = apps::about_machine();
-  about["engine"] = group_.name();
+  about["engine"] = engine_;
   about["device"] = settings_.device;
+  about["compressed_on"] = settings_.cuda && seat_of(settings_) == Seat::model ? "cuda" : "cpu";
   about["emulated"] = settings_.emulated.has_value();
   for (const auto& [flag, value] : settings_.identity(group_.size()))
     about["settings"][flag] = value;

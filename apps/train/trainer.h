@@ -27,6 +27,7 @@ class Trainer {
   void run();
 
  private:
+  void average(const Hardware& hardware);
   bool goes_on();
   void take_step();
   double serve(const Learner::Ready& submit);
@@ -45,6 +46,7 @@ class Trainer {
 
   Tally tally() const;
   Tally mean_tally();
+  apps::Row columns(const Tally& tally) const;
   void visit_state(StateVisitor& visitor);
   void save();
   void resume();
@@ -59,6 +61,7 @@ class Trainer {
   Trace trace_;
   std::uint64_t steps_, end_, step_ = 0, first_ = 0;
   std::unique_ptr<Averaging> averaging_;
+  std::string engine_;        // what carries the gradients
   std::optional<Stop> stop_;  // set in run()
   std::uint64_t saved_ = 0;   // step of the last checkpoint
   Tally sums_;                // this worker in this run; tally() adds the exchange's share

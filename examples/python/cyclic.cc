@@ -63,10 +63,10 @@ class Cyclic final : public Compressor {
   std::optional<bool> sound() const override { return sound_; }
 
   // This worker's gradient was bad, here or in another bucket, so nothing of it stays.
-  void forget(const Turn& turn, std::span<const float> gradient) override {
+  void forget(const Turn& turn, TensorView gradient) override {
     undo(turn);
     if (!sound_) return;
-    for (std::size_t i = 0; i < gradient.size(); ++i) residual_[i] -= gradient[i];
+    for (std::size_t i = 0; i < gradient.count; ++i) residual_[i] -= gradient.f32()[i];
   }
 
   void visit_state(StateVisitor& visitor) override {

@@ -14,8 +14,8 @@ from ._model import Named
 from ._momentum import Velocity
 from ._optimizers import AnyOptimizers, Optimizers, as_list
 from ._reports import Callback, logger, prepare_logger
-from ._schemes import (SchemeOptions, factor_of, form_of, options_of, put_in, take_out, text_of,
-                       to_gradients, to_velocities, with_momentum)
+from ._schemes import (SchemeOptions, convert, factor_of, form_of, options_of, put_in, take_out,
+                       text_of, to_gradients, to_velocities, with_momentum)
 from ._state import (DELAY, REPLICATED, SUMMED, Entries, entries_in, merge_states, shard_for,
                      shard_of, unpacked)
 from ._steps import Steps
@@ -232,22 +232,23 @@ class Base(Steps):
                        world: int) -> None:
         """Puts the momentum of a state, perhaps of another scheme, where it is held now. Collective
         if that is the optimizer."""
-        optimizer, velocity = self._optimizer, take_out(entries, before)
+        optimizer = self._optimizer
         if optimizer is None:
-            put_in(entries, self._text, velocity)
+            convert(entries, before, self._text)
             return
-        if velocity and not optimizer.taken:
+        held = any(name.endswith(("/u", "/m")) for name in entries)
+        if held and not optimizer.taken:
             self._check_named()
         for one in optimizer:
             one.reunited()
-            if velocity:
-                one.load_memory({name: value / factor_of(before, "/u")
-                                 for name, value in decay.items()})
-        if velocity and not optimizer.taken:
+            if held:
+                one.load_memory(decay, factor_of(before, "/u"))
+        if held and not optimizer.taken:
+            velocity = take_out(entries, before)
             to_gradients(entries, optimizer.momenta())
             optimizer.give(self._mean(velocity, entries, world))
-        elif velocity:
-            put_in(entries, self._text, velocity)
+        elif held:
+            convert(entries, before, self._text)
         elif optimizer.taken:  # the optimizer's own has gone over, or will when its state is loaded
             put_in(entries, self._text, take_out(self._connected.state(), self._text))
             to_velocities(entries, self._text, optimizer.momenta())
@@ -287,7 +288,7 @@ class Base(Steps):
         All ranks call it between the same steps."""
         self._connected.check_replicas()
 
-    # -- the inside
+    # -- internals
 
     def _connect(self, group: dist.ProcessGroup, named: Named) -> None:
         self._group = group
@@ -302,7 +303,7 @@ class Base(Steps):
             fuse_bytes=self._fuse_bytes, void_as_nan=self._scaler is not None)
         if self._callbacks or self._optimizer is None or self._late:
             self._listen()
-        # Nobody else can leave a skipped step's gradients out: it must be known after backward.
+        # Without an optimizer only we can drop a skipped step's gradients, right after backward.
         self._attachment.set_prompt(self._optimizer is None and self._scaler is None)
         if self._optimizer is not None:
             # Weak, because Python's collector does not see through the native attachment.
@@ -325,7 +326,7 @@ class Base(Steps):
         return parameters[0].device if parameters else torch.device("cpu")
 
     def _note_scales(self) -> None:
-        """On CUDA: has the loss scale copied to the host when a forward begins, so that no step
+        """On CUDA: copies the loss scale to the host when a forward begins, so that no step
         must wait for the device to read it."""
         model = self._ddp_model()
         if self._device.type == "cpu" or model is None:

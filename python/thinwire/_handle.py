@@ -28,7 +28,7 @@ class Handle(Base):
         super().__init__(scheme, **settings)
         self._model = model
         named = averaged_by(model.reducer, model.module)
-        check_parameters(named, cuda=True)
+        check_parameters(named, ddp=True)
         self._names = {parameter: name for name, parameter in named}
         if optimizer is not None:
             self._bind(optimizer)
@@ -159,7 +159,7 @@ class HookState(Base):
             if self._model is not None:
                 if reducer is not None:
                     named = averaged_by(reducer, self._model)
-                check_parameters(named, cuda=True)
+                check_parameters(named, ddp=True)
             elif self._optimizer is not None and reducer is not None:
                 check_cover(self._optimizer.shown,
                             {parameter: f"parameter{place}" for place, parameter

@@ -16,12 +16,16 @@ _BUCKET_BYTES = 25 * 2**20
 _ANEW = "call handle.detach() on all ranks, then attach() anew"
 
 
-def check_parameters(named: Named, cuda: bool = False) -> None:
-    """Refuses parameters that no scheme can compress. `cuda`: they may be on a CUDA device."""
+_HALVES = (torch.bfloat16, torch.float16)
+
+
+def check_parameters(named: Named, ddp: bool = False) -> None:
+    """Refuses parameters that no scheme can compress. `ddp`: DDP's gradients are compressed, which
+    may be halves and may be on CUDA; delay= and inspect() want float32 on the CPU."""
     for name, parameter in named:
-        kind = parameter.device.type
-        fits = kind == "cpu" or (cuda and kind == "cuda")
-        if parameter.dtype == torch.float32 and fits:
+        kind, half = parameter.device.type, parameter.dtype in _HALVES
+        fits = kind == "cpu" or (ddp and kind == "cuda")
+        if (parameter.dtype == torch.float32 or (ddp and half)) and fits:
             continue
         if not fits:
             advice = ("delay= and inspect() work on the CPU only" if kind == "cuda"
@@ -29,13 +33,17 @@ def check_parameters(named: Named, cuda: bool = False) -> None:
         elif parameter.dtype.is_complex:
             advice = "keep real and imaginary part as one float32 parameter (torch.view_as_real)"
         else:
-            advice = "keep parameters in float32 (model.float()) and compute under torch.autocast"
-        raise ValueError(f"parameter '{name}': expected float32 on the CPU"
-                         f"{' or on CUDA' if cuda else ''}, got {parameter.dtype} on "
+            why = ("; delay= and inspect() do not take halves, whose rounding is as large as the "
+                   "updates that travel" if half else "")
+            advice = ("keep parameters in float32 (model.float()) and compute under torch.autocast"
+                      + why)
+        expected = "float32, bfloat16 or float16 on the CPU or on CUDA" if ddp else (
+            "float32 on the CPU")
+        raise ValueError(f"parameter '{name}': expected {expected}, got {parameter.dtype} on "
                          f"{parameter.device}; {advice}")
     if not named:
         raise ValueError("the model has no parameters that require gradients")
-    if cuda:
+    if ddp:
         _check_device(named)
 
 

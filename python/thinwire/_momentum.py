@@ -102,7 +102,7 @@ class Optimizer:
             self._complete(buffers)
         for (group, _, name), buffer in zip(self.parameters(), buffers):
             if buffer is not None:
-                found[name] = _sign(group) * buffer.detach().reshape(-1).cpu()
+                found[name] = _sign(group) * buffer.detach().reshape(-1).cpu().float()
         return found
 
     def _complete(self, buffers: list[Optional[torch.Tensor]]) -> None:
@@ -149,10 +149,11 @@ class Optimizer:
             self.optimizer.state.get(parameter, {}).pop("momentum_buffer", None)
         self._install()
 
-    def load_memory(self, memory: Mapping[str, torch.Tensor]) -> None:
-        factor = 1.0 if self._held is None else self._held.factor
+    def load_memory(self, memory: Mapping[str, torch.Tensor], before: float) -> None:
+        """`before`: the factor of the scheme that has saved it. The same one keeps the bits."""
+        factor = (1.0 if self._held is None else self._held.factor) / before
         self.memory = {
-            name: torch.empty_like(parameter, requires_grad=False).copy_(
+            name: _zeros(parameter).copy_(
                 factor * memory[name].reshape(parameter.shape)
             )
             for _, parameter, name in self.parameters()
@@ -376,7 +377,7 @@ class Optimizer:
                 continue
             found[parameter] = weights = parameter.detach()
             if name not in self.memory:
-                self.memory[name] = torch.zeros_like(weights)
+                self.memory[name] = _zeros(parameter)
             if name not in self._sums:
                 self._sums[name] = torch.empty_like(weights)
             memory, weights.grad = self.memory[name], self._sums[name]
@@ -456,6 +457,8 @@ def _add_decay(
     """As _native.add_decay, on a device, with the same bits: rows of weights, memory, gradient and
     sum. Where `void` is not 0, the step is left out: memory stays, and sums are the gradients."""
     weights, memory, gradients, sums = (list(column) for column in zip(*rows))
+    # Memory is float32: so is the sum, whatever the type of weights and gradients.
+    weights, gradients = [one.float() for one in weights], [one.float() for one in gradients]
     kept: Any = momentum
     rate: Any = decay
     if void is not None:
@@ -474,6 +477,11 @@ def _add_decay(
         shown = list(torch._foreach_mul(shown, scale))
     torch._foreach_copy_(sums, torch._foreach_add(gradients, shown))
     torch._foreach_copy_(memory, new)
+
+
+def _zeros(parameter: torch.Tensor) -> torch.Tensor:
+    """Memory for a parameter: float32, laid out as the parameter."""
+    return torch.zeros_like(parameter, dtype=torch.float32, requires_grad=False)
 
 
 def _sign(group: dict[str, Any]) -> float:

@@ -245,6 +245,13 @@ def put_in(entries: Entries, text: str, velocity: Mapping[str, torch.Tensor]) ->
         entries[name + ending] = (SUMMED if ending == "/u" else LOCAL, value * factor)
 
 
+def convert(entries: Entries, before: str, text: str) -> None:
+    """Converts the velocities of a state from one scheme's form to another's. In the same form they
+    keep their bits."""
+    if form_of(before) != form_of(text):
+        put_in(entries, text, take_out(entries, before))
+
+
 def to_gradients(entries: Entries, momenta: Mapping[str, float]) -> None:
     """The optimizer holds the momentum again: converts /v from velocities into gradients whose
     velocities have the same sum."""

@@ -157,23 +157,24 @@ TEST(View, IsCheckedForKindTypeAndLength) {
   EXPECT_NE(error_of([&] { require_f32_cpu(far, 3, "who"); }).find("cuda:2"), std::string::npos);
 }
 
-TEST(View, OfASiteIsCheckedForItsDeviceTypeAndLength) {
+TEST(View, OfABucketIsCheckedForItsDeviceTypeAndLength) {
   std::vector<float> values(3);
   const Device gpu{Device::Kind::cuda, 1};
-  const auto error = [&](const Site& site, std::size_t count, DType type, Device device) {
+  const auto error = [&](const Bucket& bucket, Device at, DType type, Device device) {
     const TensorView view(values.data(), 3, type, device);
-    return error_of([&] { require_gradient(view, site, count, "who"); });
+    return error_of([&] { require_gradient(view, bucket, at, "who"); });
   };
-  const Site here, there{0, 1, true, true, gpu, DType::bf16};
-  EXPECT_EQ(error(here, 3, DType::f32, {}), "");
-  EXPECT_EQ(error(there, 3, DType::bf16, gpu), "");
-  EXPECT_EQ(error(here, 4, DType::f32, {}).find("who: expected 4 elements, got 3"), 0u);
-  EXPECT_EQ(error(here, 3, DType::f16, {}).find("who: expected f32 elements, got f16"), 0u);
-  EXPECT_EQ(error(here, 3, DType::f32, gpu)
+  const Bucket floats = Bucket::single(0, "w", 3), more = Bucket::single(0, "w", 4),
+               halves = Bucket::single(0, "w", 3, DType::bf16);
+  EXPECT_EQ(error(floats, {}, DType::f32, {}), "");
+  EXPECT_EQ(error(halves, gpu, DType::bf16, gpu), "");
+  EXPECT_EQ(error(more, {}, DType::f32, {}).find("who: expected 4 elements, got 3"), 0u);
+  EXPECT_EQ(error(floats, {}, DType::f16, {}).find("who: expected f32 elements, got f16"), 0u);
+  EXPECT_EQ(error(floats, {}, DType::f32, gpu)
                 .find("who: expected memory of the CPU, got memory of "
                       "cuda:1"),
             0u);
-  EXPECT_EQ(error(there, 3, DType::bf16, {Device::Kind::cuda, 0})
+  EXPECT_EQ(error(halves, gpu, DType::bf16, {Device::Kind::cuda, 0})
                 .find("who: expected memory of cuda:1, got memory of cuda:0"),
             0u);
 }

@@ -13,7 +13,7 @@ class DenseOnDevice : public OnDevice {
   Elements on_cpu(const std::string& scheme, DType type, const Elements& gradient, bool& skipped) {
     const std::size_t count = gradient.size() / size_of(type);
     const auto compressor =
-        make_compressor({scheme, {}}, Bucket::single(0, "w", count), {1, 4, true, true, {}, type});
+        make_compressor({scheme, {}}, Bucket::single(0, "w", count, type), {1, 4});
     Elements memory = gradient;
     const Leg leg = compressor->leg(0, 0);
     Elements room(leg.bytes);
@@ -28,7 +28,7 @@ class DenseOnDevice : public OnDevice {
                   float fill) {
     const std::size_t count = gradient.size() / size_of(type);
     const auto compressor =
-        make_compressor({scheme, {}}, Bucket::single(0, "w", count), {1, 4, true, true, gpu, type});
+        make_compressor({scheme, {}}, Bucket::single(0, "w", count, type), {1, 4, true, true, gpu});
     const OnGpu<std::byte> memory(gradient);
     const Leg leg = compressor->leg(0, 0);
     const OnGpu<std::byte> room(Elements(leg.bytes));

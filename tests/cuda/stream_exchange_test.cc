@@ -7,7 +7,7 @@
 
 #include <cstdlib>
 
-#include "tests/exchange/stream_laws.h"
+#include "tests/exchange/halves.h"
 
 namespace thinwire::testing {
 namespace {
@@ -58,12 +58,25 @@ TEST_P(StreamsOnGpu, FusedHaveTheBitsOfTheCpu) {
   });
 }
 
+TEST_P(StreamsOnGpu, OfHalvesHaveTheBitsOfTheCpu) {
+  for (const Types& all : types)
+    run_local(2, [&](Group& group) {
+      law_halves(group, config_, all, {group, nullptr, first_gpu});
+    });
+}
+
 INSTANTIATE_TEST_SUITE_P(Registry, StreamsOnGpu,
                          ::testing::ValuesIn(stream_configs(Device::Kind::cuda)), config_name);
 
 TEST(StreamExchangeOnGpu, DamageNamesTheRankAndLosesNothing) {
   if (!has_cuda()) GTEST_SKIP() << "this machine has no GPU";
   run_local(3, [](Group& group) { law_damage(group, first_gpu); });
+}
+
+TEST(StreamExchangeOnGpu, SkipsAnAverageThatF16CannotHold) {
+  if (!has_cuda()) GTEST_SKIP() << "this machine has no GPU";
+  for (const int ranks : {1, 2})
+    run_local(ranks, [](Group& group) { law_overflow_on({group, nullptr, first_gpu}); });
 }
 
 TEST(StreamExchangeOnGpu, RefusesOtherSchemes) {

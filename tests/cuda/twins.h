@@ -93,11 +93,12 @@ class Twins {
   Twins(const std::string& config, const Bucket& bucket, int ranks, Stream stream,
         TwinOptions options = {})
       : bucket_(bucket), stream_(stream), options_(options) {
+    Bucket typed = bucket;
+    typed.dtype = options.dtype;
     for (int rank = 0; rank < ranks; ++rank) {
       const Config parsed = Config::parse(config);
       cpu_.push_back(make_compressor(parsed, bucket, {rank, ranks}));
-      gpu_.push_back(
-          make_compressor(parsed, bucket, {rank, ranks, true, true, gpu, options.dtype}));
+      gpu_.push_back(make_compressor(parsed, typed, {rank, ranks, true, true, gpu}));
     }
   }
 

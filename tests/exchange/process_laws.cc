@@ -22,7 +22,8 @@ std::vector<Config> one_of_each_scheme() {
 
 // Variants of a scheme differ in what is sent, not in the number of ranks.
 TEST(Processes, ReplicasAreBitIdentical) {
-  for (const Config& config : world->size() > 2 ? one_of_each_scheme() : law_configs()) {
+  const bool variants = world->size() == 2 && !sanitized;
+  for (const Config& config : variants ? law_configs() : one_of_each_scheme()) {
     law_replicas(*world, config, Shape::normal, 4);
     law_replicas(*world, config, Shape::heavy, 4);
   }
@@ -30,7 +31,7 @@ TEST(Processes, ReplicasAreBitIdentical) {
 
 TEST(Processes, ConservationAndBoundedResidual) {
   for (const Config& config : one_of_each_scheme())
-    law_conservation(*world, config, Shape::heavy, 100);
+    law_conservation(*world, config, Shape::heavy, 50);
 }
 
 TEST(Processes, ResumeIsExact) {

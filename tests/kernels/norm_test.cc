@@ -75,6 +75,19 @@ TEST(NormValue, HalvesAreWidened) {
   EXPECT_EQ(squared_norm_reference(DType::f16, f16.data(), 3), 169);
   EXPECT_EQ(squared_norm_reference(DType::bf16, bf16.data(), 3), 169);
   EXPECT_THROW(squared_norm_reference(DType::i8, f16.data(), 3), Error);
+  EXPECT_THROW(squared_norm(DType::i8, f16.data(), 3), Error);
+}
+
+TEST(NormValue, HalvesHaveTheBitsOfTheReference) {
+  for (const std::size_t count : {0u, 1u, 33u, 4095u, 4096u, 4097u, 3 * 4096u, 20'001u}) {
+    std::vector<std::uint16_t> halves(count);
+    for (std::size_t i = 0; i < count; ++i)
+      halves[i] = static_cast<std::uint16_t>(0x3fff * random_unit(3, i));
+    for (const DType type : {DType::f16, DType::bf16})
+      EXPECT_EQ(squared_norm(type, halves.data(), count),
+                squared_norm_reference(type, halves.data(), count))
+          << name_of(type) << ' ' << count;
+  }
 }
 
 TEST(NormValue, KnownSums) {

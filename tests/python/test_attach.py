@@ -53,7 +53,7 @@ def refusals(rank, world):
     double = torch.nn.Linear(2, 2).double()
     refused("'weight'", "float64", model=wrap(double), optimizer=sgd(double))
     half = torch.nn.Linear(2, 2).bfloat16()
-    refused("bfloat16", "autocast", model=wrap(half), optimizer=sgd(half))
+    refused("bfloat16", "autocast", model=half, optimizer=sgd(half), delay=1)
     with mock.patch.dict(os.environ, THINWIRE_LOG="loud"):
         refused("THINWIRE_LOG=loud")
     assert optimizer.param_groups[0]["momentum"] == 0.9, "a refusal has changed the optimizer"

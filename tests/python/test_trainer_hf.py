@@ -1,29 +1,24 @@
-"""test_trainer_hf: Hugging Face's Trainer with save and resume, run the way users do."""
+"""test_trainer_hf: Hugging Face's Trainer with save and resume."""
 
 # SPDX-License-Identifier: Apache-2.0
 import re
 
 import pytest
-from test_examples import EXAMPLES, TORCHRUN, output_of
-
-SCRIPT = EXAMPLES / "trainer_gpt2.py"
+from test_examples import EXAMPLES, example
 
 
 def trained(folder, *more):
-    text = output_of(
-        [
-            *TORCHRUN,
-            "--nproc-per-node",
-            2,
-            SCRIPT,
-            "--folder",
-            folder,
-            "--steps",
-            30,
-            "--save-every",
-            20,
-            *more,
-        ],
+    text = example(
+        2,
+        "trainer_gpt2.py",
+        "--folder",
+        folder,
+        "--steps",
+        30,
+        "--save-every",
+        20,
+        *more,
+        folder=folder,
         HF_HUB_OFFLINE="1",
     )
     line = re.search(r"loss ([0-9.]+) after (\d+) steps \((\d+) of them now\)", text)

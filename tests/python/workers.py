@@ -11,8 +11,11 @@ import gc
 import io
 import multiprocessing
 import os
+import pathlib
 import random
+import runpy
 import socket
+import sys
 import time
 import traceback
 
@@ -102,6 +105,55 @@ def run(world, function, *args, seconds=100):
     ]
     assert not wrong, "\n".join(wrong)
     return [torch.load(io.BytesIO(outcome[1]), weights_only=False) for outcome in outcomes]
+
+
+# -- scripts, as torchrun would start them
+
+
+def _script(rank, world, port, words, variables, file):
+    """Becomes a worker of torchrun without its imports: the server has loaded torch already."""
+    with open(file, "w") as output:
+        os.dup2(output.fileno(), 1)
+        os.dup2(output.fileno(), 2)
+    os.environ.update(variables, MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port))
+    for name, value in (("RANK", rank), ("WORLD_SIZE", world)):
+        os.environ[name] = os.environ[f"LOCAL_{name}"] = str(value)
+    torch.set_num_threads(1)
+    sys.argv[:] = words
+    sys.path.insert(0, os.path.dirname(words[0]))
+    try:
+        runpy.run_path(words[0], run_name="__main__")
+        code = 0
+    except BaseException:  # noqa: BLE001 - printed; the exit code tells the test
+        traceback.print_exc()
+        code = 1
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(code)
+
+
+def run_script(world, words, folder, seconds=240, **variables):
+    """Runs `words` (a script and its arguments) on that many ranks. Returns what they printed,
+    rank by rank."""
+    port = free_port()
+    words = [str(word) for word in words]
+    files = [os.path.join(folder, f"output.{rank}") for rank in range(world)]
+    ranks = [
+        context.Process(target=_script, args=(rank, world, port, words, variables, file))
+        for rank, file in enumerate(files)
+    ]
+    for process in ranks:
+        process.start()
+    end = time.monotonic() + seconds
+    for process in ranks:
+        process.join(max(0.0, end - time.monotonic()))
+    codes = [process.exitcode for process in ranks]  # None: still running
+    for process in ranks:
+        process.kill()
+        process.join()
+    texts = [pathlib.Path(file).read_text() for file in files]
+    assert codes == [0] * world, f"{words}: exit codes {codes}\n" + "\n".join(texts)
+    return "".join(texts)
 
 
 # -- a small training that most tests share

@@ -71,6 +71,43 @@ TEST(Optimizer, IsTorchsSgd) {
   }
 }
 
+State state_of(Optimizer& optimizer, const std::vector<Bucket>& buckets) {
+  State state;
+  StateSaver saver(state);
+  optimizer.visit_state(saver, buckets);
+  return state;
+}
+
+void expect_same_bits_in_torch(const Settings& settings) {
+  const std::vector<Bucket> buckets = {Bucket::single(0, "w", size)};
+  Optimizer loops(settings, buckets), torch(settings, buckets);
+  std::vector<float> here = random_values(1), there = here;
+  for (unsigned step = 0; step < 6; ++step) {
+    std::vector<float> gradient = random_values(10 + step);
+    loops.step(buckets[0], 0.1f, gradient, here);
+    torch.enqueue_step(buckets[0], 0.1f, gradient, there);
+    ASSERT_TRUE(here == there) << settings.config.str() << " " << settings.optimizer;
+  }
+  EXPECT_TRUE(state_of(loops, buckets) == state_of(torch, buckets));
+}
+
+// What a GPU does, here on the CPU: every product and sum is rounded, as in the loops.
+TEST(Optimizer, HasTheSameBitsInTorch) {
+  for (const char* scheme : {"dense", "dgc:momentum=0.9", "dgc:momentum=0.9,nesterov=on"}) {
+    for (const double momentum : {0.0, 0.9}) {
+      for (const double decay : {0.0, 0.01}) {
+        expect_same_bits_in_torch(settings_of(scheme, momentum, false, decay));
+        expect_same_bits_in_torch(settings_of(scheme, momentum, true, decay));
+      }
+    }
+  }
+  for (const char* optimizer : {"adam", "adamw"}) {
+    Settings settings = settings_of("dense", 0, false, 0.01);
+    settings.optimizer = optimizer;
+    expect_same_bits_in_torch(settings);
+  }
+}
+
 // Gradients that already include their momentum, as dgc sends them when it sends everything.
 TEST(Optimizer, LeavesMomentumToTheScheme) {
   const std::vector<Bucket> buckets = {Bucket::single(0, "w", size)};

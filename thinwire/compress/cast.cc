@@ -18,18 +18,18 @@ class CastCompressor final : public Compressor {
   }
 
   std::size_t encode(const Turn& turn, TensorView gradient, Bytes out) override {
-    require_gradient(gradient, site_, bucket_.elements(),
+    require_gradient(gradient, bucket_, site_.device,
                      std::string(name_of(dtype_)) + ", bucket " + std::to_string(bucket_.id));
     const float share = 1.0f / static_cast<float>(site_.world);
     if (on_device()) {
-      cast_cuda(site_.dtype, gradient.data, dtype_, out.data(), gradient.count, share, nullptr,
+      cast_cuda(bucket_.dtype, gradient.data, dtype_, out.data(), gradient.count, share, nullptr,
                 turn.stream);
-    } else if (site_.dtype == DType::f32) {
+    } else if (bucket_.dtype == DType::f32) {
       const auto cast = dtype_ == DType::f16 ? cast_to_f16 : cast_to_bf16;
       cast(gradient.f32().data(), reinterpret_cast<std::uint16_t*>(out.data()), gradient.count,
            share);
     } else {
-      (void)cast_any(site_.dtype, gradient.data, dtype_, out.data(), gradient.count, share);
+      (void)cast_any(bucket_.dtype, gradient.data, dtype_, out.data(), gradient.count, share);
     }
     return out.size();
   }
@@ -38,14 +38,14 @@ class CastCompressor final : public Compressor {
     const std::byte* sum = inbox.data.data();
     bool finite = true;  // on a device the verdict gets that instead
     if (on_device()) {
-      cast_cuda(dtype_, sum, site_.dtype, average.data, average.count, 1.0f, turn.verdict,
+      cast_cuda(dtype_, sum, bucket_.dtype, average.data, average.count, 1.0f, turn.verdict,
                 turn.stream);
-    } else if (site_.dtype == DType::f32) {
+    } else if (bucket_.dtype == DType::f32) {
       const auto cast = dtype_ == DType::f16 ? cast_from_f16 : cast_from_bf16;
       finite = cast(reinterpret_cast<const std::uint16_t*>(sum), average.f32().data(),
                     average.count, 1.0f);
     } else {
-      finite = cast_any(dtype_, sum, site_.dtype, average.data, average.count, 1.0f);
+      finite = cast_any(dtype_, sum, bucket_.dtype, average.data, average.count, 1.0f);
     }
     if (finite) return {};
     return {Code::skipped, "a rank's gradient was not finite, or too large for the type"};

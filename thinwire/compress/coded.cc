@@ -62,7 +62,6 @@ std::size_t CodedCompressor::encode(const Turn& turn, TensorView gradient, Bytes
   require_f32_cpu(gradient, bucket_.elements(), who_);
   std::span<const float> fed = gradient.f32();
   FrameHeader head = block_header(scheme_, bucket_, turn.step);
-  sent_.clear();
   // An element beyond the limit enters the momentum, and the codec sees it there. forget() clears
   // it.
   if (has_momentum(memory_.accumulate)) fed = with_momentum(fed);
@@ -102,9 +101,9 @@ void CodedCompressor::undo(const Turn&) {
   for (std::size_t i = 0; i < sent.size(); ++i) v_[i] += sent[i];
 }
 
-void CodedCompressor::forget(const Turn&, std::span<const float> gradient) {
+void CodedCompressor::forget(const Turn&, TensorView gradient) {
   const std::vector<float> sent = take_sent();
-  const float* const fed = u_.empty()                                   ? gradient.data()
+  const float* const fed = u_.empty()                                   ? gradient.f32().data()
                            : memory_.accumulate == Accumulate::nesterov ? fed_.data()
                                                                         : u_.data();
   if (!v_.empty())

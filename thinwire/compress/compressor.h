@@ -128,7 +128,7 @@ class Compressor {
   // The same on a rank whose gradient was beyond the limit, in this bucket or another. The memory
   // keeps nothing of the step. The earlier residual stays, up to rounding; the momentum restarts.
   // `gradient` is what was encoded. take_out() in kernels/limit.h does this element by element.
-  virtual void forget(const Turn& turn, std::span<const float> /*gradient*/) { undo(turn); }
+  virtual void forget(const Turn& turn, TensorView /*gradient*/) { undo(turn); }
 
   // On a device, in place of undo() and forget(): when the step's verdict is that it is not taken,
   // takes it back and fills the gradient with `fill` (0 or NaN); else does nothing. decode() does

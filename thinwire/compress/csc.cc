@@ -115,9 +115,9 @@ class CscCompressor final : public Compressor {
     norms_ = norms_before_;
   }
 
-  void forget(const Turn& turn, std::span<const float> gradient) override {
+  void forget(const Turn& turn, TensorView gradient) override {
     undo(turn);
-    memory_.forget(gradient);
+    memory_.forget(gradient.f32());
   }
 
   void visit_state(StateVisitor& visitor) override {

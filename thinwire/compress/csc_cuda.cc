@@ -35,7 +35,7 @@ class CscCudaCompressor final : public Compressor {
     stream_ = turn.stream;
     const CscPlan plan(settings_, grid_, turn.step);
     if (turn.round == 0) {
-      require_gradient(gradient, site_, bucket_.elements(), who_);
+      require_gradient(gradient, bucket_, site_.device, who_);
       copy_bytes(norms_before_.data(), norms_.data(), norms_before_.size(), turn.stream);
       memory_.take_in(gradient, turn.verdict, turn.stream);
     }
@@ -60,7 +60,7 @@ class CscCudaCompressor final : public Compressor {
       csc_read_norms(norms_as_, inbox.data.data() + (has_values ? plan.value_bytes : 0),
                      memory_.device().chunks, norms_.as<float>(), turn.verdict, turn.stream);
     if (has_values) {
-      require_gradient(average, site_, bucket_.elements(), who_);
+      require_gradient(average, bucket_, site_.device, who_);
       memory_.receive(picks(), plan.values, inbox.data.data(), average, turn.verdict, turn.stream);
     } else {
       pick(plan, turn.stream);

@@ -15,11 +15,11 @@ class DenseCompressor final : public Compressor {
   DenseCompressor(const Bucket& bucket, const Site& site) : bucket_(bucket), site_(site) {}
 
   Leg leg(std::uint64_t, int) const override {
-    return {Reduction::sum, site_.dtype, bucket_.elements() * size_of(site_.dtype), true};
+    return {Reduction::sum, bucket_.dtype, bucket_.elements() * size_of(bucket_.dtype), true};
   }
 
   std::size_t encode(const Turn& turn, TensorView gradient, Bytes out) override {
-    require_gradient(gradient, site_, bucket_.elements(),
+    require_gradient(gradient, bucket_, site_.device,
                      "dense, bucket " + std::to_string(bucket_.id));
     if (half()) (void)scale(turn, gradient, share(), nullptr);
     return out.size();
@@ -37,7 +37,7 @@ class DenseCompressor final : public Compressor {
   void visit_state(StateVisitor&) override {}
 
  private:
-  bool half() const { return site_.dtype != DType::f32; }
+  bool half() const { return bucket_.dtype != DType::f32; }
   float share() const { return 1.0f / static_cast<float>(site_.world); }
 
   // Returns whether every product is finite; on a device the verdict gets that instead.

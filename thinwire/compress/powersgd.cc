@@ -100,9 +100,10 @@ class PowerSgdCompressor final : public Compressor {
     given_ = nullptr;
   }
 
-  void forget(const Turn& turn, std::span<const float> gradient) override {
+  void forget(const Turn& turn, TensorView gradient) override {
     undo(turn);
-    take_out(Accumulate::residual, 1.0f, gradient.data(), nullptr, nullptr, v_.data(), v_.size());
+    take_out(Accumulate::residual, 1.0f, gradient.f32().data(), nullptr, nullptr, v_.data(),
+             v_.size());
   }
 
   void visit_state(StateVisitor& visitor) override {

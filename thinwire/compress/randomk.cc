@@ -83,9 +83,9 @@ class RandomkCompressor final : public Compressor {
   }
 
   void undo(const Turn&) override { memory_.undo(); }
-  void forget(const Turn& turn, std::span<const float> gradient) override {
+  void forget(const Turn& turn, TensorView gradient) override {
     undo(turn);
-    memory_.forget(gradient);
+    memory_.forget(gradient.f32());
   }
   void visit_state(StateVisitor& visitor) override { memory_.visit_state(visitor); }
 

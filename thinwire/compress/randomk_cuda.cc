@@ -27,7 +27,7 @@ class RandomkCudaCompressor final : public Compressor {
   }
 
   std::size_t encode(const Turn& turn, TensorView gradient, Bytes out) override {
-    require_gradient(gradient, site_, bucket_.elements(), who_);
+    require_gradient(gradient, bucket_, site_.device, who_);
     stream_ = turn.stream;
     memory_.take_in(gradient, turn.verdict, turn.stream);
     memory_.send(picks(turn), values_, Velocity::mask, gradient, out.data(), turn.stream);
@@ -36,7 +36,7 @@ class RandomkCudaCompressor final : public Compressor {
   }
 
   Status decode(const Turn& turn, const Inbox& inbox, TensorView average) override {
-    require_gradient(average, site_, bucket_.elements(), who_);
+    require_gradient(average, bucket_, site_.device, who_);
     memory_.receive(picks(turn), values_, inbox.data.data(), average, turn.verdict, turn.stream);
     return {};
   }

@@ -63,7 +63,7 @@ Status RangedCodec::average(std::span<const ConstBytes> payloads, float share,
     if (payloads[static_cast<std::size_t>(culprit)].size() != payload_bytes()) return wrong_length;
   }
   std::atomic<int> worst = ranks;
-  const std::size_t extent = (tile + grain_ - 1) / grain_ * grain_;
+  const std::size_t extent = tile / grain_ * grain_;  // no grain is longer than a tile
   for_pieces(elements_, grain_, [&](Range piece) {
     for (std::size_t at = 0; at < piece.count; at += extent) {
       const Range range{piece.first + at, std::min(extent, piece.count - at)};

@@ -3,6 +3,7 @@
 #include "thinwire/compress/registry.h"
 
 #include "thinwire/compress/schemes.h"
+#include "thinwire/compress/widened.h"
 #include "thinwire/core/buffer.h"
 #include "thinwire/core/error.h"
 
@@ -96,26 +97,18 @@ bool right_on_average(const Config& config) {
 
 namespace {
 
-// Throws where the scheme cannot work on the site's device or with its type of gradients.
+// Throws where the scheme cannot work on the site's device.
 void check_site(const Scheme& scheme, const Site& site) {
-  const bool cuda = site.device.kind == Device::Kind::cuda;
-  const auto able = [&](const Scheme& other) {
-    return cuda ? other.cuda : other.halves || site.dtype == DType::f32;
-  };
-  if (!able(scheme)) {
+  if (site.device.kind == Device::Kind::cpu) return;
+  if (!scheme.cuda) {
     std::string others;
     for (const Scheme* other : schemes()) {
-      if (able(*other)) others += (others.empty() ? "" : ", ") + other->name;
+      if (other->cuda) others += (others.empty() ? "" : ", ") + other->name;
     }
-    if (cuda) {
-      fail("scheme '", scheme.name, "' does not run on CUDA",
-           scheme.host == nullptr ? " yet" : std::string(": ") + scheme.host,
-           "; these do: ", others);
-    }
-    fail("scheme '", scheme.name, "' does not take ", name_of(site.dtype),
-         " gradients on the CPU; these do: ", others);
+    fail("scheme '", scheme.name, "' does not run on CUDA",
+         scheme.host == nullptr ? " yet" : std::string(": ") + scheme.host, "; these do: ", others);
   }
-  if (cuda && !has_cuda()) {
+  if (!has_cuda()) {
     fail("scheme '", scheme.name, "': the gradients are on cuda:", site.device.index,
          ", but this build of thinwire has no CUDA (-DTHINWIRE_CUDA=ON), or this machine no GPU");
   }
@@ -132,7 +125,10 @@ std::unique_ptr<Compressor> make_compressor(const Config& config, const Bucket& 
          site.rank);
   }
   check_site(scheme, site);
-  return scheme.make(Options(config, scheme.options), bucket, site);
+  const Options options(config, scheme.options);
+  if (scheme.halves || site.device.kind != Device::Kind::cpu)
+    return scheme.make(options, bucket, site);
+  return widened(scheme.make(options, widened(bucket), site), bucket);
 }
 
 }  // namespace thinwire

@@ -28,9 +28,11 @@ struct Scheme {
   bool stochastic = false;
   bool momentum = false;  // accumulates momentum itself: the optimizer's own must be 0
   bool cuda = false;      // runs on CUDA too (Site::device)
-  bool halves = false;    // takes gradients in f16 and bf16 on the CPU too; on CUDA all do
   // Where it never will run on CUDA: why it stays on the host, as part of a sentence.
   const char* host = nullptr;
+  // Its code for the CPU takes gradients in f16 and bf16, as all code for CUDA does. Where it does
+  // not, they are widened for it (compress/widened.h).
+  bool halves = false;
   std::vector<Option> options;
   // Further settings for the tests of the laws, as "key=value,key=value".
   std::vector<std::string> variants;

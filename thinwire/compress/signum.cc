@@ -83,9 +83,7 @@ class SignumCompressor final : public Compressor {
 
   // Sending takes nothing out of the momentum, so there is nothing to put back.
   void undo(const Turn&) override {}
-  void forget(const Turn&, std::span<const float>) override {
-    std::fill(m_.begin(), m_.end(), 0.0f);
-  }
+  void forget(const Turn&, TensorView) override { std::fill(m_.begin(), m_.end(), 0.0f); }
 
   void visit_state(StateVisitor& visitor) override {
     visit_by_parameter(visitor, bucket_, "m", m_, Share::local);

@@ -111,7 +111,6 @@ std::size_t SparseCompressor::encode(const Turn& turn, TensorView gradient, Byte
   require_f32_cpu(gradient, bucket_.elements(), who_);
   const SparsePlan now = plan(turn.step);
   scale_ = clip_scale(turn, gradient.f32());
-  survivors_ = {};
   // A scale of NaN makes every element one that the memory refuses.
   sound_ = memory_.step(gradient.f32(), scale_, now.density, survivors_);
   if (!sound_) undo(turn);
@@ -171,9 +170,9 @@ void SparseCompressor::undo(const Turn&) {
   survivors_ = {};
 }
 
-void SparseCompressor::forget(const Turn& turn, std::span<const float> gradient) {
+void SparseCompressor::forget(const Turn& turn, TensorView gradient) {
   undo(turn);
-  memory_.forget(gradient, scale_);
+  memory_.forget(gradient.f32(), scale_);
 }
 
 void SparseCompressor::visit_state(StateVisitor& visitor) { memory_.visit_state(visitor); }

@@ -62,7 +62,7 @@ class SparseCompressor final : public Compressor {
   std::optional<bool> sound() const override { return sound_; }
   Status decode(const Turn& turn, const Inbox& inbox, TensorView average) override;
   void undo(const Turn& turn) override;
-  void forget(const Turn& turn, std::span<const float> gradient) override;
+  void forget(const Turn& turn, TensorView gradient) override;
   void visit_state(StateVisitor& visitor) override;
 
  private:

@@ -169,13 +169,19 @@ __global__ void __launch_bounds__(average_threads)
   }
   __syncthreads();
   average += start;
+  const auto narrowed = [&](std::uint32_t i) {
+    const typename E::Stored x = E::narrow(sums[i]);
+    // A finite sum may be infinite as a half.
+    if (sizeof x < sizeof(float) && !is_finite(E::widen(x))) a.verdict->skipped = 1;
+    return x;
+  };
   for (std::uint32_t i = 4 * threadIdx.x; i < count; i += 4 * average_threads) {
     if (vectors && i + 4 <= count) {
-      store_four_once(average, i / 4,
-                      Four<typename E::Stored>{E::narrow(sums[i]), E::narrow(sums[i + 1]),
-                                               E::narrow(sums[i + 2]), E::narrow(sums[i + 3])});
+      store_four_once(
+          average, i / 4,
+          Four<typename E::Stored>{narrowed(i), narrowed(i + 1), narrowed(i + 2), narrowed(i + 3)});
     } else {
-      for (std::uint32_t k = i; k < min(count, i + 4); ++k) average[k] = E::narrow(sums[k]);
+      for (std::uint32_t k = i; k < min(count, i + 4); ++k) average[k] = narrowed(k);
     }
   }
 }

@@ -30,10 +30,7 @@ Buffer::Buffer(Place place, std::size_t bytes, Device device)
   std::memset(data_, 0, bytes);
 }
 
-void Buffer::release() {
-  ::operator delete(data_, alignment);
-  data_ = nullptr;
-}
+void Buffer::release() { ::operator delete(data_, alignment); }
 
 bool has_cuda() { return false; }
 

@@ -23,6 +23,11 @@ constexpr std::size_t size_of(DType type) {
   return 0;
 }
 
+// Whether gradients may have this type.
+constexpr bool is_gradient(DType type) {
+  return type == DType::f32 || type == DType::f16 || type == DType::bf16;
+}
+
 constexpr const char* name_of(DType type) {
   switch (type) {
     case DType::f32:

@@ -38,8 +38,7 @@ class Pool {
     std::unique_lock lock(mutex_);
     if (body_ != nullptr) return false;
     body_ = &body;
-    next_ = 0;
-    pieces_ = pieces;
+    left_ = pieces;
     wake_.notify_all();
     work(lock);
     done_.wait(lock, [this] { return busy_ == 0; });
@@ -51,15 +50,15 @@ class Pool {
   void help() {
     std::unique_lock lock(mutex_);
     for (;;) {
-      wake_.wait(lock, [this] { return closing_ || (body_ != nullptr && next_ < pieces_); });
+      wake_.wait(lock, [this] { return closing_ || left_ > 0; });
       if (closing_) return;
       work(lock);
     }
   }
 
   void work(std::unique_lock<std::mutex>& lock) {
-    while (next_ < pieces_) {
-      const std::size_t piece = next_++;
+    while (left_ > 0) {
+      const std::size_t piece = --left_;
       const auto& body = *body_;
       ++busy_;
       lock.unlock();
@@ -73,7 +72,7 @@ class Pool {
   std::mutex mutex_;
   std::condition_variable wake_, done_;
   const std::function<void(std::size_t)>* body_ = nullptr;
-  std::size_t next_ = 0, pieces_ = 0;
+  std::size_t left_ = 0;  // pieces that nobody has begun; the last one is taken first
   int busy_ = 0;
   bool closing_ = false;
   std::vector<std::thread> helpers_;

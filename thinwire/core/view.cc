@@ -24,17 +24,17 @@ void require_count(const TensorView& view, std::size_t count, const std::string&
 
 }  // namespace
 
-void require_gradient(const TensorView& view, const Site& site, std::size_t count,
+void require_gradient(const TensorView& view, const Bucket& bucket, Device device,
                       const std::string& who) {
-  if (view.device != site.device) {
-    fail(who, ": expected memory of ", name_of(site.device), ", got memory of ",
-         name_of(view.device), "; pass gradients of the device it was set up with");
+  if (view.device != device) {
+    fail(who, ": expected memory of ", name_of(device), ", got memory of ", name_of(view.device),
+         "; pass gradients of the device it was set up with");
   }
-  if (view.dtype != site.dtype) {
-    fail(who, ": expected ", name_of(site.dtype), " elements, got ", name_of(view.dtype),
+  if (view.dtype != bucket.dtype) {
+    fail(who, ": expected ", name_of(bucket.dtype), " elements, got ", name_of(view.dtype),
          "; pass gradients of the type it was set up with");
   }
-  require_count(view, count, who);
+  require_count(view, bucket.elements(), who);
 }
 
 void require_f32_cpu(const TensorView& view, std::size_t count, const std::string& who) {
@@ -49,6 +49,10 @@ void require_f32_cpu(const TensorView& view, std::size_t count, const std::strin
 }
 
 void validate(const Bucket& bucket) {
+  if (!is_gradient(bucket.dtype)) {
+    fail("bucket ", bucket.id, ": gradients are f32, f16 or bf16, got ", name_of(bucket.dtype),
+         "; convert them first");
+  }
   std::size_t expected = 0;
   std::set<std::string> names;
   for (const Parameter& parameter : bucket.parameters) {

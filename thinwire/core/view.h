@@ -52,18 +52,20 @@ struct Parameter {
 struct Bucket {
   std::uint16_t id = 0;
   std::vector<Parameter> parameters;
+  DType dtype = DType::f32;  // of its gradients: f32, f16 or bf16; memory is f32 in any case
 
   std::size_t elements() const {
     return parameters.empty() ? 0 : parameters.back().offset + parameters.back().count;
   }
   // A bucket of one parameter.
-  static Bucket single(std::uint16_t id, std::string name, std::size_t count) {
-    return {id, {{std::move(name), 0, count, {}}}};
+  static Bucket single(std::uint16_t id, std::string name, std::size_t count,
+                       DType dtype = DType::f32) {
+    return {id, {{std::move(name), 0, count, {}}}, dtype};
   }
 };
 
-// Throws unless the parameters are in order, have different names and leave no gaps, and the bucket
-// has fewer than 2^32 elements.
+// Throws unless the parameters are in order, have different names and leave no gaps, the bucket has
+// fewer than 2^32 elements, and its type is one of gradients.
 void validate(const Bucket& bucket);
 
 // A worker's place in the job, and what its compressor must be able to do.
@@ -73,11 +75,10 @@ struct Site {
   bool sums = true;   // false: the exchange cannot fall back to a dense sum; only frames travel
   bool sends = true;  // false: the compressor only decodes, so it needs no memory
   Device device{};    // where gradients, memory and payloads are
-  DType dtype = DType::f32;  // of the gradients
 };
 
-// Throws unless the view is a gradient of this site: its device, its type, and `count` elements.
-void require_gradient(const TensorView& view, const Site& site, std::size_t count,
+// Throws unless the view is a gradient of this bucket: its type, its length, and on this device.
+void require_gradient(const TensorView& view, const Bucket& bucket, Device device,
                       const std::string& who);
 
 }  // namespace thinwire

@@ -76,7 +76,7 @@ class DelayedAverage::Impl {
   std::unique_ptr<Pipeline> pipeline_;
   std::uint64_t delay_ = 0, step_ = 0, opened_ = 0, closed_rounds_ = 0;
   struct Closed {
-    std::uint64_t at = 0, steps = 0;  // the step when it was closed, and its number of steps
+    std::uint64_t at, steps;  // the step when it was closed, and its number of steps
   };
   std::deque<Closed> closed_;     // rounds in flight
   std::uint64_t timed_ = 0;       // rounds timed so far, while D is measured
@@ -97,6 +97,10 @@ DelayedAverage::Impl::Impl(Group& group, const std::vector<Bucket>& buckets, con
       delay_(options.delay) {
   options.check();
   check_scheme(options, config, !moments.empty());
+  for (const Bucket& bucket : buckets)
+    if (bucket.dtype != DType::f32)
+      fail("delay: bucket ", bucket.id, " is of ", name_of(bucket.dtype), "; updates are ",
+           "differences of weights, too small for it: keep the weights in f32");
   check_agreement(group, buckets_,
                   "delay " + options.delay_str() + ", " + std::to_string(options.local_steps) +
                       " local steps, correction " + options.correction_str() + ", momentum " +
@@ -234,7 +238,7 @@ void DelayedAverage::Impl::measure(double seconds) {
   slowest_ = std::max(slowest_, seconds);
   if (++timed_ < measured_rounds) return;
   const std::chrono::duration<double> time = std::chrono::steady_clock::now() - first_step_;
-  const double per_step = time.count() / static_cast<double>(steps_here_ > 1 ? steps_here_ - 1 : 1);
+  const double per_step = time.count() / static_cast<double>(steps_here_ - 1);
   float steps[] = {static_cast<float>(std::ceil(slowest_ / std::max(per_step, 1e-9)) + 1)};
   const auto lock = pipeline_->hold();
   group_.all_reduce(std::as_writable_bytes(std::span(steps)), DType::f32, ReduceOp::max, {}).wait();

@@ -76,8 +76,7 @@ void DelayOptions::parse_delay(std::string_view text) {
   const std::string_view digits = measure ? text.substr(word.size()) : text;
   const char* const end = digits.data() + digits.size();
   const auto [rest, error] = std::from_chars(digits.data(), end, delay);
-  if (error != std::errc{} || rest != end || digits.empty() || delay > 100'000 ||
-      (measure && delay == 0))
+  if (error != std::errc{} || rest != end || delay > 100'000 || (measure && delay == 0))
     fail("delay: expected a number of steps up to 100000, or auto:MOST, got '", text, "'");
 }
 

@@ -24,7 +24,7 @@ Agreement describe(const std::vector<Bucket>& buckets, const std::string& scheme
   std::string all = schemes;
   std::size_t elements = 0;
   for (const Bucket& bucket : buckets) {
-    all += "\nbucket " + std::to_string(bucket.id);
+    all += "\nbucket " + std::to_string(bucket.id) + " " + name_of(bucket.dtype);
     for (const Parameter& parameter : bucket.parameters) {
       all += "\n" + parameter.name + " " + std::to_string(parameter.count);
       for (const std::int64_t extent : parameter.shape) all += "x" + std::to_string(extent);
@@ -54,8 +54,8 @@ void check_same_step(Group& group, const std::string& what, std::uint64_t step) 
       .all_gather(std::as_bytes(std::span(&step, 1)), sizeof step,
                   std::as_writable_bytes(std::span(steps)), sizes, {})
       .wait();
-  std::size_t other = 1;
-  while (other + 1 < ranks && steps[other] == steps[0]) ++other;
+  const auto differs = [&](std::uint64_t its) { return its != steps[0]; };
+  const auto other = static_cast<std::size_t>(std::ranges::find_if(steps, differs) - steps.begin());
   fail("rank ", group.rank(), ": rank 0 begins at ", what, " ", steps[0], ", rank ", other, " at ",
        what, " ", steps[other],
        "; load the checkpoint of one and the same step on all ranks, or on none");
@@ -83,7 +83,7 @@ void check_agreement(Group& group, const std::vector<Bucket>& buckets,
                       b = other.substr(sizeof mine.checksum);
     fail("rank ", group.rank(), ": rank ", rank,
          " was set up otherwise than rank 0; rank 0 has: ", a, "; rank ", rank,
-         " has: ", a == b ? "the same in sum, but other parameter names or sizes" : b,
+         " has: ", a == b ? "the same in sum, but other parameter names, sizes or types" : b,
          "; start all ranks with the same model and options");
   }
 }

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "thinwire/compress/registry.h"
+#include "thinwire/core/element.h"
 #include "thinwire/exchange/stripe_state.h"
 #include "thinwire/kernels/norm.h"
 
@@ -59,10 +60,10 @@ class AsDevice final : public Compressor {
   void conclude(const Turn& turn, TensorView gradient, float fill) override {
     if (!turn.verdict->void_step()) return;
     if (turn.verdict->unsound != 0)
-      inner_->forget(turn, gradient.f32());
+      inner_->forget(turn, gradient);
     else
       inner_->undo(turn);
-    std::ranges::fill(gradient.f32(), fill);
+    fill_with(gradient, fill);
   }
 
   void keep(const Turn&) override {
@@ -89,7 +90,15 @@ class AsDevice final : public Compressor {
   }
 
   static bool is_finite(TensorView gradient) {
-    return std::isfinite(squared_norm(gradient.f32().data(), gradient.count));
+    return std::isfinite(squared_norm(gradient.dtype, gradient.data, gradient.count));
+  }
+
+  static void fill_with(const TensorView& gradient, float value) {
+    with_element(gradient.dtype, "a step's end", [&](auto element) {
+      using E = decltype(element);
+      std::fill_n(static_cast<typename E::Stored*>(gradient.data), gradient.count,
+                  E::narrow(value));
+    });
   }
 
   Turn inner(const Turn& turn) const {

@@ -83,8 +83,9 @@ class Exchange::Engine final : private Stations {
     }
     room_.resize(lanes_.size());
     for (std::size_t i = 0; i < lanes_.size(); ++i) {
-      room_[i].resize(lanes_[i].bucket.elements());
-      submit(static_cast<std::uint16_t>(i), room_[i], {});
+      const Bucket& bucket = lanes_[i].bucket;
+      room_[i].resize(bucket.elements() * size_of(bucket.dtype));
+      submit(bucket.id, {room_[i].data(), bucket.elements(), bucket.dtype, {}}, {});
     }
     return finish();
   }
@@ -173,8 +174,8 @@ class Exchange::Engine final : private Stations {
   double norm_of_all() {
     double sum = 0;
     for (const Lane& lane : lanes_) {
-      require_f32_cpu(lane.gradient, lane.bucket.elements(), lanes_.where(lane.bucket.id));
-      sum += squared_norm(lane.gradient.f32().data(), lane.gradient.count);
+      require_gradient(lane.gradient, lane.bucket, {}, lanes_.where(lane.bucket.id));
+      sum += squared_norm(lane.gradient.dtype, lane.gradient.data, lane.gradient.count);
     }
     return sum;
   }
@@ -201,8 +202,8 @@ class Exchange::Engine final : private Stations {
   // know.
   void look_at(const Lane& lane) {
     if (server_ || !remembers_ || lane.compressor->sound().has_value()) return;
-    const std::span<const float> gradient = lane.gradient.f32();
-    sound_ = sound_ && std::isfinite(squared_norm(gradient.data(), gradient.size()));
+    const TensorView& it = lane.gradient;
+    sound_ = sound_ && std::isfinite(squared_norm(it.dtype, it.data, it.count));
   }
 
   void wait(Pending& pending) override {
@@ -245,7 +246,7 @@ class Exchange::Engine final : private Stations {
       try {
         const Turn turn{lanes_.step, 0, lane.stream, 0};
         if (sound_) lane.compressor->undo(turn);
-        if (!sound_) lane.compressor->forget(turn, lane.gradient.f32());
+        if (!sound_) lane.compressor->forget(turn, lane.gradient);
       } catch (const std::exception& error) {
         failures += text_of(failures.empty() ? "" : "; ", lanes_.where(lane.bucket.id),
                             ": what was sent could not be put back: ", error.what());
@@ -267,8 +268,8 @@ class Exchange::Engine final : private Stations {
 
   Group& group_;
   bool server_;
-  std::vector<std::vector<float>> room_;  // memory of a server for averages that nobody reads
-  OwnStream stream_;                      // of the CPU: everything is done at once
+  std::vector<std::vector<std::byte>> room_;  // memory of a server for averages that nobody reads
+  OwnStream stream_;                          // of the CPU: everything is done at once
   std::unique_ptr<Carrier> carrier_;
   // While a step runs its thread owns the lanes, but for `ready`, which the mutex guards.
   Lanes lanes_;

@@ -21,8 +21,8 @@ constexpr std::string_view second_key = "second=";
 int parse_servers(std::string_view text, std::string_view number) {
   int servers = 0;
   const char* const end = number.data() + number.size();
-  const auto [rest, error] = std::from_chars(number.data(), end, servers);
-  if (error != std::errc{} || rest != end || servers < 1) refuse(text);
+  const char* const rest = std::from_chars(number.data(), end, servers).ptr;
+  if (rest != end || servers < 1) refuse(text);  // too many digits leave 0
   return servers;
 }
 
@@ -48,10 +48,9 @@ bool clips(const Config& config) {
 // Whether a scheme sends frames in one round. It asks a compressor of a small bucket, because
 // options may decide.
 void require_gather(const ExchangeKind& kind, const Config& config) {
-  const Scheme& scheme = find_scheme(config.scheme);
   const Site site{0, 2, false, false};
   const auto probe = make_compressor(config, Bucket::single(0, "probe", 64), site);
-  if (scheme.reducible || probe->leg(0, 0).reduction != Reduction::gather) {
+  if (probe->leg(0, 0).reduction != Reduction::gather) {
     fail("scheme '", config.str(), "' travels by all-reduce; exchange ", kind.str(),
          " needs one that gathers frames, such as topk or dgc; or use exchange auto");
   }

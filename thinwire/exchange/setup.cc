@@ -3,6 +3,7 @@
 #include "thinwire/exchange/setup.h"
 
 #include "thinwire/compress/registry.h"
+#include "thinwire/compress/widened.h"
 #include "thinwire/core/error.h"
 #include "thinwire/exchange/as_device.h"
 #include "thinwire/exchange/stream_striped.h"
@@ -39,9 +40,13 @@ Compressors make_compressors(const Site& site, const std::vector<Bucket>& bucket
   Compressors compressors;
   for (std::size_t i = 0; i < buckets.size(); ++i) {
     check_fit(kind, configs[i]);
-    compressors.push_back(
-        kind.striped() ? std::make_unique<StripedCompressor>(configs[i], kind, buckets[i], site)
-                       : make_compressor(configs[i], buckets[i], site));
+    if (kind.striped()) {
+      const Bucket floats = widened(buckets[i]);
+      auto stripes = std::make_unique<StripedCompressor>(configs[i], kind, floats, site);
+      compressors.push_back(widened(std::move(stripes), buckets[i]));
+    } else {
+      compressors.push_back(make_compressor(configs[i], buckets[i], site));
+    }
   }
   return compressors;
 }
@@ -52,6 +57,9 @@ Compressors make_stream_compressors(const Site& site, const std::vector<Bucket>&
   check_fit(kind, config);
   Compressors compressors;
   for (const Bucket& bucket : buckets) {
+    if (kind.striped() && bucket.dtype != DType::f32)
+      fail("exchange '", kind.str(), "' takes gradients of f32 on a device, bucket ", bucket.id,
+           " has ", name_of(bucket.dtype), "; use auto, or parameters in float32 under autocast");
     if (kind.striped())
       compressors.push_back(std::make_unique<StreamStriped>(config, kind, bucket, site));
     else

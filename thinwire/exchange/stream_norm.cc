@@ -8,7 +8,7 @@ namespace thinwire {
 
 void enqueue_norm(const TensorView& gradient, double* scratch, double* out, Stream stream) {
   if (gradient.device.kind == Device::Kind::cpu) {
-    *out = squared_norm(gradient.f32().data(), gradient.count);
+    *out = squared_norm(gradient.dtype, gradient.data, gradient.count);
   } else {
     squared_norm_cuda(gradient.dtype, gradient.data, gradient.count, scratch, out, stream);
   }

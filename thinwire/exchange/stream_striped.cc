@@ -68,7 +68,7 @@ TensorView StreamStriped::mean() const {
 }
 
 std::size_t StreamStriped::encode(const Turn& turn, TensorView gradient, Bytes out) {
-  require_gradient(gradient, site_, bucket_.elements(),
+  require_gradient(gradient, bucket_, site_.device,
                    text_of("rank ", site_.rank, ", bucket ", bucket_.id));
   if (turn.round == 0)
     encode_gradient(turn, gradient, out);

@@ -60,8 +60,7 @@ Striped::Striped(Config config, const ExchangeKind& kind, const Bucket& bucket, 
     // Tiny buckets have few stripes. Each bucket starts at another owner, so that all get some.
     lane.owner = kind.first_owner(site_.world) + static_cast<int>((i + bucket_.id) % owners);
     if (!lane.empty()) {
-      const Site pushes{
-          works() ? site_.rank : 0, workers_, false, works(), site_.device, site_.dtype};
+      const Site pushes{works() ? site_.rank : 0, workers_, false, works(), site_.device};
       const Site pulls{0, 1, false, owns(lane), site_.device};
       lane.push = make(config, lane.stripe.bucket, pushes);
       lane.pull = make(second, lane.average.bucket, pulls);
@@ -120,7 +119,6 @@ std::size_t StripedCompressor::encode(const Turn& turn, TensorView gradient, Byt
 
 std::size_t StripedCompressor::encode_gradient(const Turn& turn, TensorView gradient, Bytes out) {
   averaged_ = false;
-  std::fill(sizes_.begin(), sizes_.end(), 0);
   if (!works()) return 0;
   Turn inner = turn;
   if (bucket_norm_) inner.squared_norm = squared_norm(gradient.f32().data(), gradient.count);
@@ -211,11 +209,9 @@ void StripedCompressor::undo(const Turn& turn) {
   restore_owned();
 }
 
-void StripedCompressor::forget(const Turn& turn, std::span<const float> gradient) {
+void StripedCompressor::forget(const Turn& turn, TensorView gradient) {
   for (const Lane& lane : lanes_) {
-    if (works() && !lane.empty())
-      lane.push->forget(first_round(turn),
-                        gradient.subspan(lane.stripe.first, lane.stripe.count()));
+    if (works() && !lane.empty()) lane.push->forget(first_round(turn), lane.of(gradient));
   }
   restore_owned();
 }

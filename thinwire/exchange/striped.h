@@ -73,7 +73,7 @@ class StripedCompressor final : public Striped {
   std::optional<bool> sound() const override;
   Status decode(const Turn& turn, const Inbox& inbox, TensorView average) override;
   void undo(const Turn& turn) override;
-  void forget(const Turn& turn, std::span<const float> gradient) override;
+  void forget(const Turn& turn, TensorView gradient) override;
 
  private:
   std::size_t encode_gradient(const Turn& turn, TensorView gradient, Bytes out);

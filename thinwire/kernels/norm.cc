@@ -5,6 +5,7 @@
 #include <algorithm>
 
 #include "thinwire/core/element.h"
+#include "thinwire/kernels/cast.h"
 
 namespace thinwire {
 namespace {
@@ -42,6 +43,22 @@ double sum_of_squares(const float* x, std::size_t count) {
   double sums[16] = {};
   add_squares(x, count, sums);
   return add_sums(sums);
+}
+
+// Halves are widened block by block, which the first cache holds.
+double squared_norm(DType type, const void* x, std::size_t count) {
+  if (type == DType::f32) return squared_norm(static_cast<const float*>(x), count);
+  if (!is_gradient(type)) fail("squared norm: expected f32, f16 or bf16, got ", name_of(type));
+  const auto* const halves = static_cast<const std::uint16_t*>(x);
+  const auto widen = type == DType::f16 ? cast_from_f16 : cast_from_bf16;
+  PairwiseSum sum;
+  float block[norm_block];
+  for (std::size_t i = 0; i < count; i += norm_block) {
+    const std::size_t here = std::min(norm_block, count - i);
+    widen(halves + i, block, here, 1);
+    sum.add(squared_norm(block, here));
+  }
+  return sum.total();
 }
 
 double squared_norm_reference(DType type, const void* x, std::size_t count) {

@@ -25,6 +25,7 @@ inline constexpr std::size_t norm_chunk = 1024;  // and a thread block this many
 // The sum of x*x. It is not finite when an element is not finite: infinite elements give +Inf, a
 // NaN gives some NaN. 4 bytes of memory traffic per element.
 double squared_norm(const float* x, std::size_t count);
+double squared_norm(DType type, const void* x, std::size_t count);  // of f32, f16 or bf16
 
 // The plain reference, for f32, f16 and bf16. Same bits.
 double squared_norm_reference(DType type, const void* x, std::size_t count);

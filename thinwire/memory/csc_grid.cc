@@ -8,9 +8,8 @@ namespace thinwire {
 
 std::size_t CscGrid::share(double density) const {
   const std::size_t chunks = count();
-  if (chunks == 0) return 0;
   const auto wanted = static_cast<std::size_t>(std::llround(density * static_cast<double>(chunks)));
-  return std::clamp<std::size_t>(wanted, 1, chunks);
+  return std::min(std::max<std::size_t>(wanted, 1), chunks);
 }
 
 void CscGrid::gather(const float* from, Picks picks, float* out) const {

@@ -242,9 +242,9 @@ __global__ void average_dense(const float* sum, float share, typename E::Stored*
                               std::size_t count, Verdict* verdict) {
   const bool write = verdict->unsound == 0;  // else the gradient is still needed
   for (std::size_t i = thread_index(); i < count; i += thread_count()) {
-    const float value = sum[i] * share;
-    if (!is_finite(value)) verdict->skipped = 1;
-    if (write) average[i] = E::narrow(value);
+    const typename E::Stored value = E::narrow(sum[i] * share);
+    if (!is_finite(E::widen(value))) verdict->skipped = 1;
+    if (write) average[i] = value;
   }
 }
 

@@ -2,12 +2,16 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "thinwire/torch/courier.h"
 
+#include <ATen/ScalarOps.h>
+#include <ATen/ops/mul.h>
+
 #include <cstdint>
 
 #include "thinwire/comm/c10d/device_stream.h"
 #include "thinwire/compress/registry.h"
 #include "thinwire/core/buffer.h"
 #include "thinwire/exchange/setup.h"
+#include "thinwire/torch/layout.h"
 
 namespace thinwire::ddp {
 namespace {
@@ -22,9 +26,7 @@ class ExchangeCourier final : public Courier {
 
   void submit(std::size_t bucket, const at::Tensor& gradient) override {
     tensors_[bucket] = gradient;  // the exchange's thread works on it, whoever else lets it go
-    const auto count = static_cast<std::size_t>(gradient.numel());
-    exchange_.submit(static_cast<std::uint16_t>(bucket),
-                     std::span(gradient.data_ptr<float>(), count));
+    exchange_.submit(static_cast<std::uint16_t>(bucket), view_of(gradient));
   }
 
   std::optional<bool> finish(float fill) override {
@@ -53,6 +55,18 @@ bool is_plain(const Config& config, const ExchangeOptions& options) {
 }
 
 }  // namespace
+
+TensorView view_of(const at::Tensor& gradient) {
+  const DType type = gradient_type(gradient.scalar_type()).value();
+  return {gradient.data_ptr(), static_cast<std::size_t>(gradient.numel()), type,
+          torch_engine::device_of(gradient.device())};
+}
+
+// mul_(Scalar) has the factor first, and a kernel that rounds it to the type of a half.
+void share_out(const at::Tensor& gradient, int workers) {
+  at::Tensor result = gradient;
+  at::mul_out(result, gradient, at::native::wrapped_scalar_tensor(1.0 / workers));
+}
 
 std::unique_ptr<Courier> make_courier(const Connections& connections,
                                       const std::vector<Bucket>& buckets, const Config& config,

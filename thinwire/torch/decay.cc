@@ -3,41 +3,45 @@
 #include "thinwire/torch/decay.h"
 
 #include <cstdint>
+#include <optional>
 
+#include "thinwire/core/element.h"
 #include "thinwire/core/error.h"
+#include "thinwire/torch/layout.h"
 
 namespace thinwire::ddp {
 namespace {
 
+template <typename E>
 struct DecayArrays {
-  const float* w;
+  const typename E::Stored* w;
   float* s;
-  const float* g;
-  float* sum;
+  const typename E::Stored* g;
+  typename E::Stored* sum;
   std::int64_t count;
 };
 
-void decay_plain(const SgdRule& rule, float scale, const DecayArrays& at) {
-  const float* __restrict w = at.w, * __restrict g = at.g;
-  float* __restrict s = at.s, * __restrict sum = at.sum;
+template <typename E>
+void decay_plain(const SgdRule& rule, float scale, const DecayArrays<E>& at) {
+  const typename E::Stored* __restrict w = at.w, * __restrict g = at.g;
+  float* __restrict s = at.s;
+  typename E::Stored* __restrict sum = at.sum;
   for (std::int64_t i = 0; i < at.count; ++i) {
-    s[i] = rule.momentum * s[i] + rule.decay * w[i];
-    sum[i] = g[i] + scale * s[i];
+    s[i] = rule.momentum * s[i] + rule.decay * E::widen(w[i]);
+    sum[i] = E::narrow(E::widen(g[i]) + scale * s[i]);
   }
 }
 
-void decay_nesterov(const SgdRule& rule, float scale, const DecayArrays& at) {
-  const float* __restrict w = at.w, * __restrict g = at.g;
-  float* __restrict s = at.s, * __restrict sum = at.sum;
+template <typename E>
+void decay_nesterov(const SgdRule& rule, float scale, const DecayArrays<E>& at) {
+  const typename E::Stored* __restrict w = at.w, * __restrict g = at.g;
+  float* __restrict s = at.s;
+  typename E::Stored* __restrict sum = at.sum;
   for (std::int64_t i = 0; i < at.count; ++i) {
-    const float d = rule.decay * w[i];
+    const float d = rule.decay * E::widen(w[i]);
     s[i] = rule.momentum * (s[i] + d);
-    sum[i] = g[i] + scale * (s[i] + d);
+    sum[i] = E::narrow(E::widen(g[i]) + scale * (s[i] + d));
   }
-}
-
-bool is_float(const at::Tensor& tensor) {
-  return tensor.scalar_type() == at::kFloat && tensor.is_cpu() && !tensor.is_sparse();
 }
 
 // Dense, with the elements in the same order in memory; the strides of dimensions of size 1 say
@@ -53,21 +57,31 @@ bool lie_alike(const at::Tensor& a, const at::Tensor& b) {
 
 void add_decay(const SgdRule& rule, float scale, const at::Tensor& weights, at::Tensor& memory,
                const at::Tensor& gradient, at::Tensor& sum) {
-  for (const at::Tensor& tensor : {weights, memory, gradient, sum})
-    if (!is_float(tensor) || tensor.sizes() != weights.sizes())
-      fail("weight decay: expected weights, memory and gradient of float32 on the CPU and of one ",
-           "shape, got ", tensor.toString(), " of ", tensor.numel(), " elements beside weights of ",
-           weights.numel());
+  const std::optional<DType> type = gradient_type(weights.scalar_type());
+  for (const at::Tensor& tensor : {weights, memory, gradient, sum}) {
+    const at::ScalarType wanted = tensor.is_same(memory) ? at::kFloat : weights.scalar_type();
+    if (!type || tensor.scalar_type() != wanted || !tensor.is_cpu() || tensor.is_sparse() ||
+        tensor.sizes() != weights.sizes())
+      fail("weight decay: expected weights and gradient of one type (float32, bfloat16 or ",
+           "float16), memory of float32, all on the CPU and of one shape, got ", tensor.toString(),
+           " of ", tensor.numel(), " elements beside weights of ", weights.numel());
+  }
   const bool alike = lie_alike(weights, weights) && lie_alike(weights, memory) &&
                      lie_alike(weights, gradient) && lie_alike(weights, sum);
-  // Elements that lie differently are brought into one order first, and back.
+  // Elements in different orders are copied into one order first, and back.
   const at::Tensor w = alike ? weights : weights.contiguous();
   const at::Tensor g = alike ? gradient : gradient.contiguous();
   const at::Tensor s = alike ? memory : memory.contiguous().clone();
   const at::Tensor total = alike ? sum : sum.contiguous().clone();
-  const DecayArrays arrays{w.const_data_ptr<float>(), s.mutable_data_ptr<float>(),
-                           g.const_data_ptr<float>(), total.mutable_data_ptr<float>(), w.numel()};
-  (rule.nesterov ? decay_nesterov : decay_plain)(rule, scale, arrays);
+  with_element(*type, "weight decay", [&](auto element) {
+    using E = decltype(element);
+    using Stored = typename E::Stored;
+    const DecayArrays<E> arrays{static_cast<const Stored*>(w.const_data_ptr()),
+                                s.mutable_data_ptr<float>(),
+                                static_cast<const Stored*>(g.const_data_ptr()),
+                                static_cast<Stored*>(total.mutable_data_ptr()), w.numel()};
+    (rule.nesterov ? decay_nesterov<E> : decay_plain<E>)(rule, scale, arrays);
+  });
   if (alike) return;
   memory.copy_(s);
   sum.copy_(total);

@@ -1,9 +1,9 @@
 // dense.cc: DDP's own all-reduce, bit-identical: gradients times 1/workers, then the process
 // group's sum.
 //
-// Gloo's all-reduce does not say which rank is gone. So a rank that sees it fail says so in the
-// store, and a rank that has waited for a while looks there. All then enter a barrier of our own
-// group, whose roll call names the silent rank.
+// Gloo's all-reduce does not say which rank is gone. So a rank that sees it fail reports it in the
+// store, and a rank that has waited for a while looks there. All ranks then enter a barrier of our
+// own group, whose roll call names the silent rank.
 // SPDX-License-Identifier: Apache-2.0
 #include <chrono>
 #include <cmath>
@@ -23,8 +23,8 @@ constexpr milliseconds slice{500};
 constexpr const char* alarm = "dense/failed";
 
 bool is_finite(const at::Tensor& tensor) {
-  const auto count = static_cast<std::size_t>(tensor.numel());
-  return std::isfinite(squared_norm(tensor.data_ptr<float>(), count));
+  const TensorView view = view_of(tensor);
+  return std::isfinite(squared_norm(view.dtype, view.data, view.count));
 }
 
 class DenseCourier final : public Courier {
@@ -34,9 +34,8 @@ class DenseCourier final : public Courier {
     check_agreement(*connections_.group, buckets, "dense");
   }
 
-  // As DDP writes it: a product with the rounded reciprocal, not a division.
   void submit(std::size_t, const at::Tensor& gradient) override {
-    gradient.mul_(1.0 / connections_.group->size());
+    share_out(gradient, connections_.group->size());
     std::vector<at::Tensor> tensors = {gradient};
     works_.push_back(connections_.process_group->allreduce(tensors));
     tensors_.push_back(gradient);
@@ -54,7 +53,7 @@ class DenseCourier final : public Courier {
     }
     works_.clear();
     for (at::Tensor& tensor : tensors_) {
-      count(static_cast<std::uint64_t>(tensor.numel()) * sizeof(float));
+      count(tensor);
       if (skipped) tensor.fill_(fill);
     }
     tensors_.clear();
@@ -78,10 +77,11 @@ class DenseCourier final : public Courier {
   using Clock = std::chrono::steady_clock;
 
   // What Gloo's ring moves.
-  void count(std::uint64_t bytes) {
+  void count(const at::Tensor& tensor) {
+    const auto bytes = static_cast<std::uint64_t>(tensor.nbytes());
     const auto ranks = static_cast<std::uint64_t>(connections_.group->size());
     report_.payload_bytes += bytes;
-    report_.dense_bytes += bytes;
+    report_.dense_bytes += static_cast<std::uint64_t>(tensor.numel()) * sizeof(float);
     report_.traffic.sent += 2 * (ranks - 1) * bytes / ranks;
     report_.traffic.received += 2 * (ranks - 1) * bytes / ranks;
     report_.traffic.collectives += 1;

@@ -1,11 +1,12 @@
 // dense_stream.cc: DDP's own all-reduce for gradients on a device, bit-identical to plain DDP.
-// Whether the sums are finite is found out there, in one pass over them, and a second one leaves
-// zeros where they are not; the host reads the answer when somebody asks.
+// One pass on the device checks whether the sums are finite, and a second one writes zeros if they
+// are not. The host reads the answer when somebody asks.
 // SPDX-License-Identifier: Apache-2.0
 #include <ATen/ops/_amp_foreach_non_finite_check_and_unscale.h>
 #include <ATen/ops/ones.h>
 #include <ATen/ops/zeros.h>
 
+#include <map>
 #include <utility>
 
 #include "thinwire/core/error.h"
@@ -28,10 +29,9 @@ class DenseStreamCourier final : public Courier {
     one_ = at::ones({1}, options);
   }
 
-  // As DDP writes it: a product with the rounded reciprocal, not a division.
   void submit(std::size_t bucket, const at::Tensor& gradient) override {
     if (bucket == 0) tensors_.clear();
-    gradient.mul_(1.0 / connections_.group->size());
+    share_out(gradient, connections_.group->size());
     std::vector<at::Tensor> tensors = {gradient};
     works_.push_back(connections_.process_group->allreduce(tensors));
     tensors_.push_back(gradient);
@@ -44,7 +44,10 @@ class DenseStreamCourier final : public Courier {
            works_.size());
     for (const auto& work : std::exchange(works_, {})) await(*work);
     bad_.zero_();
-    at::_amp_foreach_non_finite_check_and_unscale_(tensors_, bad_, one_);
+    std::map<at::ScalarType, std::vector<at::Tensor>> by_type;  // one launch for each
+    for (const at::Tensor& tensor : tensors_) by_type[tensor.scalar_type()].push_back(tensor);
+    for (const auto& [type, tensors] : by_type)
+      at::_amp_foreach_non_finite_check_and_unscale_(tensors, bad_, one_);
     // Here and not in outcome(), which may come when the next backward has filled the buckets. For
     // NaN there is nothing to do: some element is not finite.
     if (fill == 0) {
@@ -60,8 +63,7 @@ class DenseStreamCourier final : public Courier {
     if (!std::exchange(open_, false)) return skipped_;
     if (!found_.await(connections_.timeout)) lost("the device has not ended the step");
     skipped_ = found_.value() != 0;
-    for (const at::Tensor& tensor : tensors_)
-      count(static_cast<std::uint64_t>(tensor.numel()) * sizeof(float));
+    for (const at::Tensor& tensor : tensors_) count(tensor);
     report_.steps += 1;
     report_.skipped += skipped_ ? 1 : 0;
     step_ += 1;
@@ -93,10 +95,11 @@ class DenseStreamCourier final : public Courier {
   }
 
   // What a ring moves.
-  void count(std::uint64_t bytes) {
+  void count(const at::Tensor& tensor) {
+    const auto bytes = static_cast<std::uint64_t>(tensor.nbytes());
     const auto ranks = static_cast<std::uint64_t>(connections_.group->size());
     report_.payload_bytes += bytes;
-    report_.dense_bytes += bytes;
+    report_.dense_bytes += static_cast<std::uint64_t>(tensor.numel()) * sizeof(float);
     report_.traffic.sent += 2 * (ranks - 1) * bytes / ranks;
     report_.traffic.received += 2 * (ranks - 1) * bytes / ranks;
     report_.traffic.collectives += 1;

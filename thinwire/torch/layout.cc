@@ -7,7 +7,15 @@
 
 #include <cstdint>
 
+#include "thinwire/comm/c10d/device_stream.h"
+
 namespace thinwire::ddp {
+
+std::optional<DType> gradient_type(at::ScalarType type) {
+  for (const DType one : {DType::f32, DType::f16, DType::bf16})
+    if (torch_engine::scalar_of(one) == type) return one;
+  return std::nullopt;
+}
 
 std::vector<Bucket> buckets_of(const Cut& cut) {
   std::vector<Bucket> buckets;
@@ -33,18 +41,22 @@ Names names_of(const std::vector<Bucket>& buckets) {
 }
 
 std::vector<Bucket> arranged(const std::vector<Bucket>& buckets, const Names& names) {
-  std::map<std::string, Parameter> known;
+  std::map<std::string, std::pair<Parameter, DType>> known;
   for (const Bucket& bucket : buckets)
-    for (const Parameter& parameter : bucket.parameters) known[parameter.name] = parameter;
+    for (const Parameter& parameter : bucket.parameters)
+      known[parameter.name] = {parameter, bucket.dtype};
   std::vector<Bucket> result;
   for (const auto& group : names) {
     result.push_back({static_cast<std::uint16_t>(result.size()), {}});
     for (const std::string& name : group) {
       const auto found = known.find(name);
       if (found == known.end()) return {};
-      Parameter parameter = found->second;
-      parameter.offset = result.back().elements();
-      result.back().parameters.push_back(std::move(parameter));
+      auto& [parameter, type] = found->second;
+      Bucket& bucket = result.back();
+      if (!bucket.parameters.empty() && bucket.dtype != type) return {};
+      bucket.dtype = type;
+      parameter.offset = bucket.elements();
+      bucket.parameters.push_back(std::move(parameter));
       known.erase(found);
     }
   }
@@ -62,8 +74,9 @@ at::Tensor tensor_over(const std::vector<float>& values) {
 }
 
 Staging::Staging(const std::vector<Bucket>& to, c10::Device device) {
-  const auto options = at::TensorOptions().dtype(at::kFloat).device(device);
   for (const Bucket& bucket : to) {
+    const auto options =
+        at::TensorOptions().dtype(torch_engine::scalar_of(bucket.dtype)).device(device);
     tensors_.push_back(at::empty({static_cast<std::int64_t>(bucket.elements())}, options));
     for (const Parameter& parameter : bucket.parameters)
       places_[parameter.name] = slice_of(tensors_.back(), parameter);

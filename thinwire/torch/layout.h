@@ -6,6 +6,7 @@
 
 #include <cstddef>
 #include <map>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -20,10 +21,15 @@ using Names = std::vector<std::vector<std::string>>;  // of the parameters, buck
 // The parameters themselves, bucket by bucket.
 using Cut = std::vector<std::vector<std::pair<std::string, at::Tensor>>>;
 
+// Our name for a type of gradients; nothing for a type that they may not have.
+std::optional<DType> gradient_type(at::ScalarType type);
+
+// As buckets of f32.
 std::vector<Bucket> buckets_of(const Cut& cut);
 Names names_of(const std::vector<Bucket>& buckets);
 
-// The same parameters in the cut that `names` says. Empty when these are not the same parameters.
+// The same parameters in the cut that `names` says. Empty when these are not the same parameters, or
+// a bucket would have two types of gradients.
 std::vector<Bucket> arranged(const std::vector<Bucket>& buckets, const Names& names);
 
 // A parameter's part of a flat bucket; and a tensor over values of the host, which must outlive it.

@@ -34,10 +34,7 @@ class StreamCourier final : public Courier {
     const bool same = tensors_[bucket].defined() && tensors_[bucket].is_alias_of(gradient);
     if (!same && !device_.is_cpu()) gradient.record_stream(ours_);
     tensors_[bucket] = gradient;
-    exchange_.submit(static_cast<std::uint16_t>(bucket),
-                     {gradient.data_ptr(), static_cast<std::size_t>(gradient.numel()), DType::f32,
-                      torch_engine::device_of(device_)},
-                     exchange_.stream());
+    exchange_.submit(static_cast<std::uint16_t>(bucket), view_of(gradient), exchange_.stream());
   }
 
   std::optional<bool> finish(float fill) override {
@@ -62,7 +59,7 @@ class StreamCourier final : public Courier {
   void visit_state(StateVisitor& visitor) override { exchange_.visit_state(visitor); }
 
  private:
-  // Later work of `to` runs after what `from` has now.
+  // Later work in `to` runs after the work that is in `from` now.
   void order(const c10::Stream& from, const c10::Stream& to) const {
     if (device_.is_cpu()) return;
     c10::Event event(device_.type());

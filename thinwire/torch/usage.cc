@@ -10,7 +10,7 @@
 namespace thinwire::ddp {
 namespace {
 
-// DDP keeps its counts to itself and its heirs.
+// DDP's counts are protected members, so this class derives from the reducer.
 struct Heir : c10d::Reducer {
   static bool looks(const c10d::Reducer& reducer) {
     return reducer.*(&Heir::find_unused_parameters_);
@@ -36,11 +36,11 @@ std::optional<Usage> usage_of(const c10d::Reducer& reducer) {
   return Usage{Heir::parameters(reducer), Heir::counts(reducer), fixed};
 }
 
-// On the host.
+// On the host, as floats.
 at::Tensor Unused::part_of(const at::Tensor& gradient, const Part& part) {
   return gradient
       .narrow(0, static_cast<std::int64_t>(part.offset), static_cast<std::int64_t>(part.count))
-      .cpu();
+      .to(at::kCPU, at::kFloat);
 }
 
 void Unused::look(const Usage& usage, const std::vector<const void*>& parameters,
@@ -68,7 +68,7 @@ void Unused::look(const Usage& usage, const std::vector<const void*>& parameters
   ++bucket_;
 }
 
-// On the device, because NCCL knows nothing else.
+// On the device, because NCCL reaches only device memory.
 void Unused::ask(const Usage& usage, c10d::ProcessGroup& group, c10::Device device) {
   if (fixed_) return;
   fixed_ = usage.fixed;
@@ -86,7 +86,7 @@ std::map<std::size_t, std::vector<float>> Unused::take(const std::vector<at::Ten
     if (counts_.const_data_ptr<int>()[part.index] != 0) continue;
     at::Tensor slice = gradients[part.bucket].narrow(0, static_cast<std::int64_t>(part.offset),
                                                      static_cast<std::int64_t>(part.count));
-    const at::Tensor values = slice.cpu();
+    const at::Tensor values = slice.to(at::kCPU, at::kFloat);
     const auto* const first = values.const_data_ptr<float>();
     std::vector<float>& back = taken[part.place];
     back.assign(first, first + part.count);

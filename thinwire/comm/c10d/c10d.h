@@ -10,6 +10,7 @@
 #include <c10/util/intrusive_ptr.h>
 
 #include "thinwire/comm/group.h"
+#include "thinwire/comm/stream_group.h"
 
 // Forward declarations: c10d's own headers cost twelve seconds of compile time. Include them where
 // you create or use these objects.
@@ -51,6 +52,11 @@ std::unique_ptr<Group> make_gloo_group(const Rendezvous& rendezvous,
 // nccl.h was not found), and if ranks share a GPU.
 std::unique_ptr<Group> make_nccl_group(const Rendezvous& rendezvous, int gpu,
                                        const GroupOptions& options = {});
+
+// NCCL from GPU to GPU, in streams: buffers are device memory. The same conditions and errors as
+// above; `at` has met before, for a Gloo group, so that all ranks are there.
+std::unique_ptr<StreamGroup> make_nccl_stream_group(const Rendezvous& rendezvous, int gpu,
+                                                    const GroupOptions& options = {});
 
 // Only the backend of a Gloo group, for a program that wants c10d's own collectives. If ranks make
 // several groups or backends at one address, they must make them in the same order.

@@ -1,4 +1,5 @@
-// nccl.cc: a group over NCCL: c10d's process group, connected, behind the staging of staged.h.
+// nccl.cc: groups over NCCL: c10d's process group, connected, behind the staging of staged.h or
+// with device memory.
 // SPDX-License-Identifier: Apache-2.0
 #include <ATen/ops/zeros.h>
 #include <torch/csrc/distributed/c10d/PrefixStore.hpp>
@@ -9,7 +10,9 @@
 #include <string>
 
 #include "thinwire/comm/c10d/device_backend.h"
+#include "thinwire/comm/c10d/device_stream.h"
 #include "thinwire/comm/c10d/staged.h"
+#include "thinwire/comm/c10d/stream_backend.h"
 #include "thinwire/comm/c10d/within.h"
 #include "thinwire/core/error.h"
 
@@ -71,6 +74,20 @@ std::string last_words(const std::string& text) {
        "; NCCL_DEBUG=INFO tells more");
 }
 
+c10::intrusive_ptr<Nccl> connected(const c10::intrusive_ptr<c10d::Store>& store,
+                                   const Rendezvous& at, int gpu, const GroupOptions& options) {
+  const c10::Device device(c10::kCUDA, static_cast<c10::DeviceIndex>(gpu));
+  // Our own limit comes first: it names the rank that is silent; c10d ends the process.
+  const auto settings = Nccl::Options::create();
+  settings->timeout = 2 * options.timeout + 2 * patience;
+  auto nccl = c10::make_intrusive<Nccl>(c10::make_intrusive<c10d::PrefixStore>("nccl", store),
+                                        at.rank, at.world, settings);
+  const std::string trouble = connect(nccl, device, std::max(options.timeout, patience));
+  if (trouble.empty()) return nccl;
+  torch_engine::end(nccl);
+  complain(at.rank, gpu, trouble);
+}
+
 }  // namespace
 
 std::unique_ptr<Group> make_nccl_group(const Rendezvous& at, int gpu, const GroupOptions& options) {
@@ -79,16 +96,18 @@ std::unique_ptr<Group> make_nccl_group(const Rendezvous& at, int gpu, const Grou
     // Without this, c10d watches from a thread of its own and ends the process before we can name
     // the silent rank.
     setenv("TORCH_NCCL_BLOCKING_WAIT", "1", 1);
-    auto nccl = c10::make_intrusive<Nccl>(c10::make_intrusive<c10d::PrefixStore>("nccl", store),
-                                          at.rank, at.world);
-    const std::string trouble = connect(nccl, device, std::max(options.timeout, patience));
-    if (!trouble.empty()) {
-      torch_engine::end(nccl);
-      complain(at.rank, gpu, trouble);
-    }
-    return nccl;
+    return connected(store, at, gpu, options);
   };
   return torch_engine::make_staged_group(at, options, device, "nccl", make);
+}
+
+std::unique_ptr<StreamGroup> make_nccl_stream_group(const Rendezvous& at, int gpu,
+                                                    const GroupOptions& options) {
+  const c10::Device device(c10::kCUDA, static_cast<c10::DeviceIndex>(gpu));
+  torch_engine::check(at);
+  if (at.world == 1) return make_solo_stream_group(torch_engine::device_of(device));
+  const torch_engine::Joined joined = torch_engine::join(at, options);
+  return make_stream_group(connected(joined.job_store.store, at, gpu, options), device);
 }
 
 }  // namespace thinwire

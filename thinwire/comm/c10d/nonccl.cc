@@ -5,9 +5,22 @@
 
 namespace thinwire {
 
-std::unique_ptr<Group> make_nccl_group(const Rendezvous& at, int, const GroupOptions&) {
-  fail("rank ", at.rank,
+namespace {
+
+[[noreturn]] void absent(int rank) {
+  fail("rank ", rank,
        ": this thinwire was built without NCCL (it needs a torch with CUDA, and nccl.h); use Gloo");
+}
+
+}  // namespace
+
+std::unique_ptr<Group> make_nccl_group(const Rendezvous& at, int, const GroupOptions&) {
+  absent(at.rank);
+}
+
+std::unique_ptr<StreamGroup> make_nccl_stream_group(const Rendezvous& at, int,
+                                                    const GroupOptions&) {
+  absent(at.rank);
 }
 
 }  // namespace thinwire
