@@ -305,7 +305,7 @@ __global__ void __launch_bounds__(block_threads)
 #pragma unroll
     for (unsigned row = 0; row < rows; ++row)
       if (32 * row + lane < piece.count)
-        average[piece.first + 32 * row + lane] = E::narrow(sum[row]);
+        average[piece.first + 32 * row + lane] = narrowed<E>(sum[row], in.verdict);
   }
   if (worst != ~0u) block_frame::accuse(in.verdict, Code::bad_value, worst, in.bucket);
 }
