@@ -4,7 +4,6 @@
 #pragma once
 
 #include <memory>
-#include <string>
 #include <vector>
 
 #include "thinwire/compress/frames_cuda.h"
@@ -54,10 +53,6 @@ class CudaCodec {
   // Waits for the device.
   virtual void visit_state(StateVisitor&, Stream) {}
 };
-
-// Throws unless the view has `count` elements on the site's device; they may be of any type.
-void require_on_device(const TensorView& view, const Site& site, std::size_t count,
-                       const std::string& who);
 
 // The compressor around such a codec.
 std::unique_ptr<Compressor> make_coded_cuda(std::uint8_t scheme, std::uint64_t seed,

@@ -198,21 +198,30 @@ __global__ void __launch_bounds__(block_size<size>)
   }
 }
 
+// An average as an element. A finite one may be infinite as a half: then all ranks skip the step.
+template <typename E>
+__device__ typename E::Stored narrowed(float x, Verdict* verdict) {
+  const typename E::Stored element = E::narrow(x);
+  if (sizeof element < sizeof(float) && !is_finite(E::widen(element))) verdict->skipped = 1;
+  return element;
+}
+
 template <typename E, std::uint32_t step>
 __device__ void store_average(const float* sum, std::uint32_t first, std::uint32_t count,
-                              typename E::Stored* average) {
+                              typename E::Stored* average, Verdict* verdict) {
   using Type = typename E::Stored;
   const bool aligned = reinterpret_cast<std::uintptr_t>(average) % alignof(Four<Type>) == 0;
 #pragma unroll
   for (std::uint32_t i = 0; i < step; i += 4) {
     if (aligned && i + 4 <= count) {
-      store_four_once(average, (std::size_t{first} + i) / 4,
-                      Four<Type>{E::narrow(sum[i]), E::narrow(sum[i + 1]), E::narrow(sum[i + 2]),
-                                 E::narrow(sum[i + 3])});
+      store_four_once(
+          average, (std::size_t{first} + i) / 4,
+          Four<Type>{narrowed<E>(sum[i], verdict), narrowed<E>(sum[i + 1], verdict),
+                     narrowed<E>(sum[i + 2], verdict), narrowed<E>(sum[i + 3], verdict)});
     } else {
 #pragma unroll
       for (std::uint32_t j = i; j < i + 4; ++j)
-        if (j < count) average[std::size_t{first} + j] = E::narrow(sum[j]);
+        if (j < count) average[std::size_t{first} + j] = narrowed<E>(sum[j], verdict);
     }
   }
 }
@@ -235,7 +244,7 @@ __global__ void __launch_bounds__(block_threads)
       const std::uint8_t* const payload = block_frame::payload_of(in, rank);
       if (!rule.add(payload, payload, place, count, share, sum)) worst = min(worst, rank);
     }
-    store_average<E, step>(sum, first, count, average);
+    store_average<E, step>(sum, first, count, average, in.verdict);
   }
   if (worst != ~0u) block_frame::accuse(in.verdict, Code::bad_value, worst, in.bucket);
 }
@@ -376,7 +385,7 @@ __global__ void __launch_bounds__(block_threads)
       }
       __syncthreads();
     }
-    if (elements > 0) store_average<E, 8>(sum, mine, elements, average);
+    if (elements > 0) store_average<E, 8>(sum, mine, elements, average, in.verdict);
   }
   if (worst != ~0u) in.opened[worst].bad_value = in.check->bad_value = 1;
   if (block_frame::is_last_block(&in.check->done) && threadIdx.x == 0 &&
@@ -428,7 +437,7 @@ void average_with(const Rule& rule, const BlockPayloads& in, float share, const 
   with_element(average.dtype, name, [&](auto element) {
     using E = decltype(element);
     const std::size_t pieces = (average.count + Rule::step - 1) / Rule::step;
-    average_kernel<E><<<blocks_for(pieces), block_threads, 0, handle_of(stream)>>>(
+    average_kernel<E, Rule><<<blocks_for(pieces), block_threads, 0, handle_of(stream)>>>(
         in, rule, share, static_cast<typename E::Stored*>(average.data));
   });
   check_launch(name);
@@ -441,7 +450,7 @@ void conclude_with(const Rule& rule, const CodedStep& step, float fill, const ch
     using E = decltype(element);
     // Usually it has nothing to do.
     const unsigned blocks = std::min(1024u, blocks_for(step.gradient.count));
-    conclude_kernel<E><<<blocks, block_threads, 0, handle_of(step.stream)>>>(
+    conclude_kernel<E, Rule><<<blocks, block_threads, 0, handle_of(step.stream)>>>(
         feed_of<E>(step), rule, step.payload, static_cast<typename E::Stored*>(step.gradient.data),
         step.gradient.count, fill, step.verdict);
   });
@@ -495,9 +504,10 @@ class GroupCodec final : public CudaCodec {
     if (!checks_frames()) return average_with(rule_, payloads, share, average, stream, name_);
     with_element(average.dtype, name_, [&](auto element) {
       using E = decltype(element);
-      average_tiles<E><<<blocks_for(rule_.elements, tile_), block_threads, 0, handle_of(stream)>>>(
-          payloads, rule_, tile_, share, weights_.as<std::uint32_t>(),
-          static_cast<typename E::Stored*>(average.data));
+      average_tiles<E, Rule>
+          <<<blocks_for(rule_.elements, tile_), block_threads, 0, handle_of(stream)>>>(
+              payloads, rule_, tile_, share, weights_.as<std::uint32_t>(),
+              static_cast<typename E::Stored*>(average.data));
     });
     check_launch(name_);
   }

@@ -39,7 +39,7 @@ class CodedCudaCompressor final : public Compressor {
   }
 
   std::size_t encode(const Turn& turn, TensorView gradient, Bytes out) override {
-    require_on_device(gradient, site_, bucket_.elements(), who());
+    require_gradient(gradient, bucket_, site_.device, who());
     stream_ = turn.stream;
     std::byte* const frame = sent_.size() > 0 ? sent_.data() : out.data();
     codec_->encode(step_of(turn, gradient, frame));
@@ -49,7 +49,7 @@ class CodedCudaCompressor final : public Compressor {
   }
 
   Status decode(const Turn& turn, const Inbox& inbox, TensorView average) override {
-    require_on_device(average, site_, bucket_.elements(), who());
+    require_gradient(average, bucket_, site_.device, who());
     stream_ = turn.stream;
     const FrameHeader header = block_header(scheme_, bucket_, turn.step);
     const float share = 1.0f / static_cast<float>(site_.world);
@@ -127,13 +127,6 @@ class CodedCudaCompressor final : public Compressor {
 };
 
 }  // namespace
-
-void require_on_device(const TensorView& view, const Site& site, std::size_t count,
-                       const std::string& who) {
-  if (view.device == site.device && view.count == count) return;
-  fail(who, ": expected ", count, " elements on cuda:", site.device.index, ", got ", view.count,
-       " on ", view.device.kind == Device::Kind::cpu ? "the CPU" : "another device");
-}
 
 std::unique_ptr<Compressor> make_coded_cuda(std::uint8_t scheme, std::uint64_t seed,
                                             const MemoryRule& memory,

@@ -305,7 +305,7 @@ __global__ void __launch_bounds__(block_threads)
 #pragma unroll
     for (unsigned row = 0; row < rows; ++row)
       if (32 * row + lane < piece.count)
-        average[piece.first + 32 * row + lane] = E::narrow(sum[row]);
+        average[piece.first + 32 * row + lane] = narrowed<E>(sum[row], in.verdict);
   }
   if (worst != ~0u) block_frame::accuse(in.verdict, Code::bad_value, worst, in.bucket);
 }
@@ -456,8 +456,8 @@ class SignCodecCuda final : public CudaCodec {
     const auto kernel = encode_groups<E, size>;
     allow_shared_memory(kernel, shared);
     kernel<<<blocks_for(count, teams), block_size<size>, shared, handle_of(step.stream)>>>(
-        feed_of<E>(step), {kind_, step.payload}, groups.as<GroupPlace>(), count, room, step.frame,
-        step.verdict);
+        feed_of<E>(step), SignOut{kind_, step.payload}, groups.as<GroupPlace>(), count, room,
+        step.frame, step.verdict);
     check_launch("signs");
   }
 
@@ -471,7 +471,7 @@ class SignCodecCuda final : public CudaCodec {
         <<<parts, wide, 0, on>>>(feed, step.payload, parts_.as<PartPlace>(), sums_.as<PartSums>());
     check_launch("scan of signs");
     level_groups<<<blocks_for(longs), block_threads, 0, on>>>(
-        {kind_, step.payload}, longs_.as<LongGroup>(), longs, sums_.as<PartSums>(),
+        SignOut{kind_, step.payload}, longs_.as<LongGroup>(), longs, sums_.as<PartSums>(),
         levels_.as<LongLevels>(), step.frame, step.verdict);
     check_launch("levels of signs");
     settle_parts<E><<<parts, wide, 0, on>>>(feed, step.payload, parts_.as<PartPlace>(),

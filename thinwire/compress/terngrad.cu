@@ -236,7 +236,8 @@ __global__ void __launch_bounds__(block_threads)
       const std::uint32_t i = five.first + d * five.stride;
       if (i >= five.end) continue;
       layer = layers.of(i, layer);
-      average[i] = E::narrow(static_cast<float>(sums[d]) * (layers.state[layer].scale / workers));
+      average[i] = narrowed<E>(static_cast<float>(sums[d]) * (layers.state[layer].scale / workers),
+                               in.verdict);
     }
   }
   if (worst != ~0u) block_frame::accuse(in.verdict, Code::bad_value, worst, in.bucket);
@@ -245,12 +246,13 @@ __global__ void __launch_bounds__(block_threads)
 template <typename E>
 __global__ void __launch_bounds__(block_threads)
     average_sums(const std::int8_t* sums, const Layers layers, float workers,
-                 typename E::Stored* average, const Verdict* verdict) {
+                 typename E::Stored* average, Verdict* verdict) {
   if (verdict->void_step() || verdict->unsound != 0) return;
   for (std::size_t k = thread_index(); k < layers.elements; k += thread_count()) {
     const auto i = static_cast<std::uint32_t>(k);
     const std::uint32_t layer = layers.of(i, layers.at_group[i / terngrad_group]);
-    average[i] = E::narrow(static_cast<float>(sums[i]) * (layers.state[layer].scale / workers));
+    average[i] =
+        narrowed<E>(static_cast<float>(sums[i]) * (layers.state[layer].scale / workers), verdict);
   }
 }
 
