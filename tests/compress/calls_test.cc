@@ -144,6 +144,31 @@ TEST(Calls, TellWhetherStepsTakeTurns) {
     EXPECT_TRUE(in_turn(text)) << text;
 }
 
+// Matrices of several pieces, by rows and by columns: a gradient of rank 2 arrives as it is.
+TEST(PowerSgd, LongMatricesAreExactToo) {
+  for (const auto& [rows, cols] : {std::pair{200, 1100}, std::pair{1100, 200}}) {
+    const auto count = static_cast<std::size_t>(rows * cols);
+    for (const int number : {1, 3}) {
+      set_threads(number);
+      Alone alone(Config::parse("powersgd"), Bucket{0, {{"w", 0, count, {rows, cols}}}});
+      ASSERT_EQ(alone.compressor->rounds(), 2);
+      for (std::uint64_t step = 0; step < 2; ++step) {
+        std::vector<float> values(count);
+        for (std::size_t i = 0; i < count; ++i) {
+          const std::size_t row = i / static_cast<std::size_t>(cols);
+          const std::size_t col = i % static_cast<std::size_t>(cols);
+          values[i] = random_unit(step, row) * random_unit(7, col) -
+                      random_unit(5, row) * random_unit(step + 20, col);
+        }
+        const std::vector<float> given = values;
+        ASSERT_TRUE(alone.step(values).ok());
+        for (std::size_t i = 0; i < count; ++i) ASSERT_NEAR(values[i], given[i], 1e-4) << i;
+      }
+    }
+  }
+  set_threads(1);
+}
+
 // A step is decoded with its own choice, whatever was encoded since.
 TEST(Randomk, StepsInFlightKeepTheirChoice) {
   const auto compressor =
