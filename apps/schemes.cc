@@ -118,9 +118,10 @@ void run(const Settings& settings) {
 void add_schemes(CLI::App& parent) {
   using namespace schemes_verb;
   const auto settings = std::make_shared<Settings>();
-  CLI::App* verb = add_verb(parent, "schemes",
-                            "The compression schemes: what each sends, keeps and takes as options",
-                            "thinwire schemes\n  thinwire schemes dgc", settings->json);
+  CLI::App* verb =
+      add_verb(parent, "schemes",
+               "List the compression schemes: what each sends, keeps and takes as options",
+               "thinwire schemes\n  thinwire schemes dgc", settings->json);
   verb->add_option("scheme", settings->scheme, "The only scheme to show")->type_name("NAME");
   verb->add_flag("--markdown", settings->markdown, "Print Markdown, as docs/schemes.md embeds it");
   verb->callback([settings] { run(*settings); });

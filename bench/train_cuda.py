@@ -9,6 +9,11 @@ Gradients are compressed, averaged and applied on the GPU; bytes travel over Glo
 that share it. A run is reported in parts of PART steps. The first two are left out (libraries load,
 dgc's thresholds settle), and the median of the others is its time. Buckets are small, so that the
 network of 1 MB has several, and the exchange overlaps backward.
+
+Preset cuda leaves the command out. With CLI11, nlohmann-json and gloo's headers (in DIR/include,
+their packages in DIR/share/cmake):
+    cmake --preset cuda -DTHINWIRE_APPS=ON -DCMAKE_PREFIX_PATH=DIR
+    cmake --build --preset cuda --target thinwire_command
 """
 
 import argparse, json, os, subprocess, sys, tempfile

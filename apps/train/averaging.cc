@@ -18,9 +18,7 @@ class Synchronous final : public Averaging {
       : settings_(settings),
         learner_(learner),
         optimizer_(settings, learner.buckets()),
-        exchange_(group, learner.buckets(), settings.config,
-                  {.kind = settings.meeting,
-                   .fuse_bytes = static_cast<std::size_t>(settings.fuse_mb * 1e6)}) {}
+        exchange_(group, learner.buckets(), settings.config, exchange_options(settings)) {}
 
   void submit(std::uint16_t bucket) override {
     exchange_.submit(bucket, learner_.gradient(bucket));
@@ -70,6 +68,10 @@ class Synchronous final : public Averaging {
 std::unique_ptr<Averaging> average_gradients(const Settings& settings, Group& group,
                                              Learner& learner) {
   return std::make_unique<Synchronous>(settings, group, learner);
+}
+
+ExchangeOptions exchange_options(const Settings& settings) {
+  return {.kind = settings.meeting, .fuse_bytes = static_cast<std::size_t>(settings.fuse_mb * 1e6)};
 }
 
 void clip_gradient(Learner& learner, double longest) {

@@ -72,6 +72,9 @@ using Rates = std::function<float(std::uint64_t step)>;
 std::unique_ptr<Averaging> average_late(const Settings& settings, Group& group, Learner& learner,
                                         Rates rates);
 
+// --exchange and --fuse-mb.
+ExchangeOptions exchange_options(const Settings& settings);
+
 // Clips the gradient of all buckets together to the norm `longest`.
 void clip_gradient(Learner& learner, double longest);
 

@@ -36,7 +36,7 @@ class InStreams final : public Averaging {
         data_(std::move(data)),
         optimizer_(settings, learner.buckets(), device_),
         exchange_({group, data_.get(), device_, options_of(settings).timeout}, learner.buckets(),
-                  settings.config),
+                  settings.config, exchange_options(settings)),
         norm_(device_, longest(learner.buckets())),
         shown_(learner.buckets().size()) {}
 

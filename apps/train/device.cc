@@ -42,9 +42,6 @@ Seat seat_of(const Settings& settings) {
 std::string why_on_host(const Settings& settings) {
   if (!settings.cuda) return "";
   if (settings.delayed) return "delayed averaging has no CUDA version";
-  if (settings.meeting.striped())
-    return "exchange " + settings.meeting.str() + " has no CUDA version";
-  if (settings.fuse_mb > 0) return "--fuse-mb has no CUDA version";
   if (!find_scheme(settings.config.scheme).cuda)
     return "scheme " + settings.config.scheme + " has no CUDA version";
   return has_cuda() ? "" : "this thinwire was built without nvcc";

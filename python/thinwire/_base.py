@@ -288,7 +288,7 @@ class Base(Steps):
         All ranks call it between the same steps."""
         self._connected.check_replicas()
 
-    # -- the inside
+    # -- internals
 
     def _connect(self, group: dist.ProcessGroup, named: Named) -> None:
         self._group = group
@@ -303,7 +303,7 @@ class Base(Steps):
             fuse_bytes=self._fuse_bytes, void_as_nan=self._scaler is not None)
         if self._callbacks or self._optimizer is None or self._late:
             self._listen()
-        # Nobody else can leave a skipped step's gradients out: it must be known after backward.
+        # Without an optimizer only we can drop a skipped step's gradients, right after backward.
         self._attachment.set_prompt(self._optimizer is None and self._scaler is None)
         if self._optimizer is not None:
             # Weak, because Python's collector does not see through the native attachment.
@@ -326,7 +326,7 @@ class Base(Steps):
         return parameters[0].device if parameters else torch.device("cpu")
 
     def _note_scales(self) -> None:
-        """On CUDA: has the loss scale copied to the host when a forward begins, so that no step
+        """On CUDA: copies the loss scale to the host when a forward begins, so that no step
         must wait for the device to read it."""
         model = self._ddp_model()
         if self._device.type == "cpu" or model is None:

@@ -24,8 +24,8 @@ from . import _native
 _POLL = 0.002  # seconds between looks into the store
 _GRACE = 1.0  # seconds for the other ranks to find out too
 
-# For tests on machines without a GPU: True has gradients on the CPU go the way of those on CUDA,
-# "data" with a backend for them alone.
+# For tests on machines without a GPU: True sends gradients on the CPU the way of those on CUDA,
+# "data" does so with a backend of their own.
 STREAMS: Any = False
 
 # Connections made so far, by group: every rank makes them in the same order.
@@ -54,7 +54,7 @@ def _device_backend(group: dist.ProcessGroup, store: Any, timeout: float) -> Opt
     if name != "nccl":
         return None
     options = dist.ProcessGroupNCCL.Options(is_high_priority_stream=True)
-    # Our own limit comes first: it names the rank that is silent, NCCL ends the process.
+    # Our own limit comes first: it names the silent rank, where NCCL would end the process.
     options._timeout = datetime.timedelta(seconds=2 * timeout + 60)
     return dist.ProcessGroupNCCL(PrefixStore("nccl", store), group.rank(), group.size(), options)
 

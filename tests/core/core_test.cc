@@ -11,6 +11,7 @@
 
 #include "tests/gradients.h"
 #include "thinwire/core/crc32c.h"
+#include "thinwire/core/crc32c_rule.h"
 #include "thinwire/core/error.h"
 #include "thinwire/core/options.h"
 #include "thinwire/core/parallel.h"
@@ -55,6 +56,32 @@ TEST(Crc32c, CombinesPieces) {
       ASSERT_EQ(crc32c_combine(head, tail, size - cut), crc32c(piece)) << size << " at " << cut;
     }
   }
+}
+
+TEST(Crc32c, TakesZerosBehindBack) {
+  const Crc32cPowers powers = crc32c_powers();
+  for (std::uint32_t bytes = 0; bytes < 20; ++bytes) {
+    const auto crc = static_cast<std::uint32_t>(random_at(6, bytes));
+    ASSERT_EQ(crc32c_unshift(crc32c_shift(crc, bytes, powers), bytes), crc) << bytes;
+  }
+}
+
+// What decoders on a GPU rely on: the sum of two messages, one shifted against the other, has the
+// sum of their checksums, one of them shifted. (Less the checksums of zeros: they are affine.)
+TEST(Crc32c, OfAShiftedSumIsTheShiftedSum) {
+  constexpr std::size_t size = 1000, shift = 16;
+  std::vector<std::byte> a(size + shift), b(size + shift), sum(size + shift), zeros(size + shift);
+  for (std::size_t i = 0; i < size; ++i) {
+    a[i] = static_cast<std::byte>(random_at(7, i));
+    b[i + shift] = static_cast<std::byte>(random_at(8, i));
+  }
+  for (std::size_t i = 0; i < sum.size(); ++i) sum[i] = a[i] ^ b[i];
+  const auto plain = [&](std::span<const std::byte> bytes) {
+    return crc32c(bytes) ^ crc32c(std::span(zeros).first(bytes.size()));
+  };
+  const std::span<const std::byte> first(a), second(b);
+  EXPECT_EQ(plain(sum), crc32c_shift(plain(first.first(size)), shift, crc32c_powers()) ^
+                            plain(second.subspan(shift)));
 }
 
 TEST(Crc32c, CountsBeyondTwoToThe31) {

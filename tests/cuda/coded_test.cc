@@ -1,6 +1,7 @@
 // coded_test.cc: the elementwise schemes on a GPU against the CPU: the same frames, averages and memory, bit
 // for bit, whatever the options, sizes and values.
 // SPDX-License-Identifier: Apache-2.0
+#include "tests/cuda/replay.h"
 #include "tests/cuda/twins.h"
 
 namespace thinwire {
@@ -35,6 +36,9 @@ TEST_P(CodedTwins, OddValues) { law_odd_values(GetParam()); }
 TEST_P(CodedTwins, VoidSteps) { law_void_steps(GetParam()); }
 TEST_P(CodedTwins, Damage) {
   if (GetParam().find("travel=sum") == std::string::npos) law_damage(GetParam());
+}
+TEST_P(CodedTwins, CapturedAsAGraph) {
+  expect_same_when_captured(GetParam(), layers(30'000), stream);
 }
 TEST_P(CodedTwins, ManyRanks) { run(GetParam(), layers(10'000), 9, 2, Shape::heavy); }
 

@@ -13,7 +13,7 @@
 
 namespace thinwire {
 
-// Runs five steps of one rank whose sums are its own payloads, the last one captured or not.
+// Runs five steps of one rank whose sums and slots are its own payloads, the last one captured or not.
 // Returns the averages.
 inline std::vector<std::vector<float>> averages_of(const std::string& config, const Bucket& bucket,
                                                    Stream stream, bool captured) {
@@ -24,6 +24,7 @@ inline std::vector<std::vector<float>> averages_of(const std::string& config, co
     const OnGpu<float> gradient(testing::gradient(testing::Shape::normal, bucket.elements(), step));
     const TensorView view(gradient.data(), gradient.size(), DType::f32, gpu);
     const VerdictOnGpu verdict;
+    const OnGpu<std::uint64_t> written(std::vector<std::uint64_t>(1));
     std::vector<OnGpu<std::byte>> payloads;
     for (int round = 0; round < one->rounds(); ++round)
       payloads.emplace_back(std::vector<std::byte>(one->leg(step, round).bytes));
@@ -34,12 +35,13 @@ inline std::vector<std::vector<float>> averages_of(const std::string& config, co
     if (capture) {
       EXPECT_EQ(cudaStreamBeginCapture(queue, cudaStreamCaptureModeThreadLocal), cudaSuccess);
     }
-    Turn turn{step, 0, stream, 0, verdict.data(), nullptr, nullptr};
+    Turn turn{step, 0, stream, 0, verdict.data(), written.data(), nullptr};
     for (; turn.round < one->rounds(); ++turn.round) {
       const auto& payload = payloads[static_cast<std::size_t>(turn.round)];
       one->encode(turn, view, {payload.data(), payload.size()});
       Inbox inbox;
       inbox.data = {payload.data(), payload.size()};
+      inbox.slot_bytes = payload.size();  // of a gather
       EXPECT_TRUE(one->decode(turn, inbox, view).ok());
     }
     one->conclude(turn, view, 0);

@@ -148,9 +148,10 @@ def test_dense_is_plain_ddp_to_the_bit(kind):
     run(3, as_ddp, kind)
 
 
-def momentum(rank, world):
-    """To the scheme without loss; back as the mean, rounded to the type of the buffers."""
-    model, ddp, optimizer, _ = start("mixed")
+def momentum(rank, world, nesterov):
+    """To the scheme in float32; back as the mean, rounded to the type of the buffers."""
+    factor = 0.9 if nesterov else 1.0  # Nesterov's form keeps the momentum times the buffer
+    model, ddp, optimizer, _ = start("mixed", nesterov=nesterov)
     train(ddp, optimizer, rank, range(3))
     buffers = {name: optimizer.state[parameter]["momentum_buffer"].clone()
                for name, parameter in model.named_parameters()}
@@ -159,14 +160,14 @@ def momentum(rank, world):
     handle = thinwire.attach(ddp, optimizer, scheme="dgc:density=0.05,values=f32")
     entries = handle.state_dict()["entries"]
     for name, buffer in buffers.items():
-        assert torch.equal(entries[name + "/u"], buffer.float().flatten()), name
+        assert torch.equal(entries[name + "/u"], factor * buffer.float().flatten()), name
         assert "momentum_buffer" not in optimizer.state[dict(model.named_parameters())[name]]
     train(ddp, optimizer, rank, range(3, 6))
     own = {name: value for name, value in handle.state_dict()["entries"].items()
            if name.endswith("/u")}
     handle.detach()
     for name, parameter in model.named_parameters():
-        mean = own[name + "/u"] / world
+        mean = own[name + "/u"] / factor / world
         torch.distributed.all_reduce(mean)
         buffer = optimizer.state[parameter]["momentum_buffer"]
         assert buffer.dtype == parameter.dtype
@@ -175,8 +176,9 @@ def momentum(rank, world):
     assert same_everywhere(weights(model))
 
 
-def test_momentum_goes_to_the_scheme_and_back():
-    run(2, momentum)
+@pytest.mark.parametrize("nesterov", [False, True])
+def test_momentum_goes_to_the_scheme_and_back(nesterov):
+    run(2, momentum, nesterov)
 
 
 def everything_sent(rank, world, nesterov):
@@ -266,7 +268,10 @@ def between_types(rank, world, before, now):
     other.load_state_dict(model.state_dict())
     resumed.load_state_dict(state)
     train(ddp, optimizer, rank, range(4, 5))
-    assert resumed.state_dict()["steps"] == 5
+    after = resumed.state_dict()
+    assert after["steps"] == 5
+    types = {name: parameter.dtype for name, parameter in other.named_parameters()}
+    assert all(len({types[name] for name in bucket}) == 1 for bucket in after["layout"])
     train(ddp, optimizer, rank, range(5, 8))
     assert same_everywhere(weights(other))
 

@@ -35,6 +35,8 @@ class CudaCodec {
   virtual ~CudaCodec() = default;
 
   virtual BlockRule payload_rule() const = 0;
+  // Whether average() adds up the checksums of the frames (BlockFramesCuda::glance).
+  virtual bool checks_frames() const { return false; }
 
   // Adds the gradient to the memory, writes the payload, and keeps the rest. Elements beyond the
   // limit are reported in the frame and in the verdict.
@@ -63,9 +65,11 @@ std::unique_ptr<Compressor> make_coded_cuda(std::uint8_t scheme, std::uint64_t s
                                             std::unique_ptr<CudaCodec> codec, const Bucket& bucket,
                                             const Site& site);
 
-std::unique_ptr<CudaCodec> int8_codec_cuda(const Int8Rule& rule, std::size_t elements);
-std::unique_ptr<CudaCodec> qsgd_codec_cuda(const QsgdRule& rule, std::size_t elements);
-std::unique_ptr<CudaCodec> natural_codec_cuda(std::size_t elements);
+std::unique_ptr<CudaCodec> int8_codec_cuda(const Int8Rule& rule, std::size_t elements,
+                                           Device device);
+std::unique_ptr<CudaCodec> qsgd_codec_cuda(const QsgdRule& rule, std::size_t elements,
+                                           Device device);
+std::unique_ptr<CudaCodec> natural_codec_cuda(std::size_t elements, Device device);
 std::unique_ptr<CudaCodec> sign_codec_cuda(SignLevels levels, const std::vector<SignGroup>& groups,
                                            int ranks, Device device);
 

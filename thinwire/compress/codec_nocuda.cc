@@ -17,9 +17,9 @@ std::unique_ptr<Compressor> make_coded_cuda(std::uint8_t, std::uint64_t, const M
                                             const Site&) {
   no_cuda();
 }
-std::unique_ptr<CudaCodec> int8_codec_cuda(const Int8Rule&, std::size_t) { no_cuda(); }
-std::unique_ptr<CudaCodec> qsgd_codec_cuda(const QsgdRule&, std::size_t) { no_cuda(); }
-std::unique_ptr<CudaCodec> natural_codec_cuda(std::size_t) { no_cuda(); }
+std::unique_ptr<CudaCodec> int8_codec_cuda(const Int8Rule&, std::size_t, Device) { no_cuda(); }
+std::unique_ptr<CudaCodec> qsgd_codec_cuda(const QsgdRule&, std::size_t, Device) { no_cuda(); }
+std::unique_ptr<CudaCodec> natural_codec_cuda(std::size_t, Device) { no_cuda(); }
 std::unique_ptr<CudaCodec> sign_codec_cuda(SignLevels, const std::vector<SignGroup>&, int, Device) {
   no_cuda();
 }

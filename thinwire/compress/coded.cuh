@@ -8,8 +8,13 @@
 //     measure<size>(x, count)             the scale of a group, in all threads; scale.finite
 //     write<size>(...)                    the group's bytes and rests; false: an x is not finite
 //     refuse<size>(...)                   zeros in their place, where scale.finite is false
-//     step, place(i), add(...)            decoding: `step` elements per thread
+//     step, place(i), add(...)            decoding: `step` elements, of payloads in any memory
+//     spans(first, count)                 the bytes of whole groups: one or two spans
 //     value(payload, i)                   one decoded element
+//
+// Payloads of short groups are averaged in tiles: a block copies the lines of eight ranks to shared
+// memory, adds them to the checksum of all frames, and decodes them from there, so that they are
+// read once. Its first reader of a span in add() is `payload`, the second `other`.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -22,6 +27,11 @@ namespace thinwire::coded {
 
 inline constexpr unsigned warp = 32, wide = 512;   // the sizes of teams
 inline constexpr std::uint32_t warp_group = 1024;  // longest group for a warp
+
+// The bytes of some elements in a payload: [from, to), twice; the second span may be empty.
+struct Spans {
+  std::uint64_t from[2], to[2];
+};
 
 template <unsigned size>
 constexpr unsigned block_size = size == warp ? block_threads : size;
@@ -188,6 +198,25 @@ __global__ void __launch_bounds__(block_size<size>)
   }
 }
 
+template <typename E, std::uint32_t step>
+__device__ void store_average(const float* sum, std::uint32_t first, std::uint32_t count,
+                              typename E::Stored* average) {
+  using Type = typename E::Stored;
+  const bool aligned = reinterpret_cast<std::uintptr_t>(average) % alignof(Four<Type>) == 0;
+#pragma unroll
+  for (std::uint32_t i = 0; i < step; i += 4) {
+    if (aligned && i + 4 <= count) {
+      store_four_once(average, (std::size_t{first} + i) / 4,
+                      Four<Type>{E::narrow(sum[i]), E::narrow(sum[i + 1]), E::narrow(sum[i + 2]),
+                                 E::narrow(sum[i + 3])});
+    } else {
+#pragma unroll
+      for (std::uint32_t j = i; j < i + 4; ++j)
+        if (j < count) average[std::size_t{first} + j] = E::narrow(sum[j]);
+    }
+  }
+}
+
 template <typename E, typename Rule>
 __global__ void __launch_bounds__(block_threads)
     average_kernel(const BlockPayloads in, const Rule rule, float share,
@@ -202,25 +231,147 @@ __global__ void __launch_bounds__(block_threads)
     const auto place = rule.place(first, count);
     float sum[step] = {};
 #pragma unroll 4
-    for (std::uint32_t rank = 0; rank < in.ranks; ++rank)
-      if (!rule.add(block_frame::payload_of(in, rank), place, count, share, sum))
-        worst = min(worst, rank);
-    const bool aligned =
-        reinterpret_cast<std::uintptr_t>(average) % alignof(Four<typename E::Stored>) == 0;
-#pragma unroll
-    for (std::uint32_t i = 0; i < step; i += 4) {
-      if (aligned && i + 4 <= count) {
-        store_four_once(average, (first + i) / 4,
-                        Four<typename E::Stored>{E::narrow(sum[i]), E::narrow(sum[i + 1]),
-                                                 E::narrow(sum[i + 2]), E::narrow(sum[i + 3])});
-      } else {
-#pragma unroll
-        for (std::uint32_t j = i; j < i + 4; ++j)
-          if (j < count) average[first + j] = E::narrow(sum[j]);
-      }
+    for (std::uint32_t rank = 0; rank < in.ranks; ++rank) {
+      const std::uint8_t* const payload = block_frame::payload_of(in, rank);
+      if (!rule.add(payload, payload, place, count, share, sum)) worst = min(worst, rank);
     }
+    store_average<E, step>(sum, first, count, average);
   }
   if (worst != ~0u) block_frame::accuse(in.verdict, Code::bad_value, worst, in.bucket);
+}
+
+// Tiles of whole groups, eight elements per thread.
+inline constexpr std::uint32_t tile_most = 8 * block_threads;
+inline constexpr std::uint32_t stage_lines = 160;  // of one rank, for a tile of any rule
+
+// The lines of a frame that hold the spans of a tile, and the place of each span among them.
+struct TileLines {
+  std::uint64_t first[2];
+  std::uint32_t count[2];
+};
+
+__host__ __device__ inline TileLines lines_of(const Spans& spans) {
+  TileLines lines{};
+  for (int k = 0; k < 2; ++k) {
+    if (spans.from[k] == spans.to[k]) continue;
+    lines.first[k] = (block_header_bytes + spans.from[k]) / block_frame::line_bytes;
+    const std::uint64_t last = (block_header_bytes + spans.to[k] - 1) / block_frame::line_bytes;
+    lines.count[k] = static_cast<std::uint32_t>(last - lines.first[k]) + 1;
+  }
+  return lines;
+}
+
+// A line with zeros outside of [from, to), which are bytes of the frame.
+__device__ inline uint4 cut_line(uint4 words, std::uint64_t line, std::uint64_t from,
+                                 std::uint64_t to) {
+  const std::uint64_t start = line * block_frame::line_bytes;
+  if (start >= from && start + block_frame::line_bytes <= to) return words;
+  std::uint32_t parts[4] = {words.x, words.y, words.z, words.w};
+#pragma unroll
+  for (unsigned k = 0; k < 4; ++k)
+#pragma unroll
+    for (unsigned b = 0; b < 4; ++b) {
+      const std::uint64_t at = start + 4 * k + b;
+      if (at < from || at >= to) parts[k] &= ~(0xffu << 8 * b);
+    }
+  return {parts[0], parts[1], parts[2], parts[3]};
+}
+
+// The lines of one span of `ranks` frames, added to each other with their shifts, as a checksum up
+// to the last line's shift. For one warp; the result is in every lane.
+__device__ inline std::uint32_t shifted_sum(const uint4 (*stage)[stage_lines], std::uint32_t first,
+                                            std::uint32_t lines, std::uint32_t ranks,
+                                            const std::uint32_t* entries) {
+  const std::uint32_t positions = lines + block_frame::shifted_ranks - 1;
+  const std::uint32_t each = (positions + warp - 1) / warp, lane = threadIdx.x % warp;
+  const std::uint32_t from = min(positions, lane * each), to = min(positions, from + each);
+  std::uint32_t crc = 0;
+  for (std::uint32_t p = from; p < to; ++p) {
+    uint4 sum{};
+    for (std::uint32_t r = 0; r < ranks; ++r) {
+      if (p < r || p - r >= lines) continue;
+      const uint4 line = stage[r][first + p - r];
+      sum = {sum.x ^ line.x, sum.y ^ line.y, sum.z ^ line.z, sum.w ^ line.w};
+    }
+    for (const std::uint32_t word : {sum.x, sum.y, sum.z, sum.w}) {
+      crc ^= word;
+#pragma unroll
+      for (int k = 0; k < 4; ++k) crc = crc >> 8 ^ entries[crc & 0xffu];
+    }
+  }
+  crc = crc32c_times(crc, block_frame::weights.at[positions - to]);
+  return __reduce_xor_sync(~0u, crc);
+}
+
+template <typename E, typename Rule>
+__global__ void __launch_bounds__(block_threads)
+    average_tiles(const BlockPayloads in, const Rule rule, std::uint32_t tile, float share,
+                  const std::uint32_t* tile_weights, typename E::Stored* average) {
+  __shared__ uint4 stage[block_frame::shifted_ranks][stage_lines];
+  __shared__ std::uint32_t entries[256];
+  const Verdict verdict = *in.verdict;
+  if (in.check->suspect != 0) return;
+  if (verdict.void_step() || verdict.unsound != 0) {
+    // Nobody needs the average, but the frames are checked all the same.
+    if (thread_index() == 0) in.check->suspect = 1;
+    return;
+  }
+  entries[threadIdx.x] = crc32c_entry(threadIdx.x);
+  std::uint32_t worst = ~0u;
+  for (std::uint64_t k = blockIdx.x; k * tile < rule.elements; k += gridDim.x) {
+    const auto first = static_cast<std::uint32_t>(k * tile);
+    const std::uint32_t count = min(tile, rule.elements - first);
+    const Spans spans = rule.spans(first, count);
+    const TileLines lines = lines_of(spans);
+    const std::uint32_t all = lines.count[0] + lines.count[1];
+    const std::uint32_t mine = first + 8 * threadIdx.x;
+    const std::uint32_t elements = 8 * threadIdx.x < count ? min(8u, count - 8 * threadIdx.x) : 0;
+    float sum[8] = {};
+    for (std::uint32_t base = 0; base < in.ranks; base += block_frame::shifted_ranks) {
+      const std::uint32_t ranks = min(block_frame::shifted_ranks, in.ranks - base);
+      for (std::uint32_t i = threadIdx.x; i < ranks * all; i += block_threads) {
+        const std::uint32_t rank = i / all, at = i - rank * all;
+        const int span = at < lines.count[0] ? 0 : 1;
+        const std::uint64_t line = lines.first[span] + (span == 0 ? at : at - lines.count[0]);
+        const auto* const frame =
+            reinterpret_cast<const uint4*>(in.slots + (base + rank) * in.slot_bytes);
+        stage[rank][at] = cut_line(frame[line], line, block_header_bytes + spans.from[span],
+                                   block_header_bytes + spans.to[span]);
+      }
+      __syncthreads();
+      if (threadIdx.x / warp == k % (block_threads / warp)) {
+        for (int span = 0; span < 2; ++span) {
+          if (lines.count[span] == 0) continue;
+          const std::uint32_t crc =
+              shifted_sum(stage, span == 0 ? 0 : lines.count[0], lines.count[span], ranks, entries);
+          if (threadIdx.x % warp == 0)
+            atomicXor(&in.check->found, crc32c_times(crc, tile_weights[2 * k + span]));
+        }
+      }
+#pragma unroll
+      for (std::uint32_t part = 0; part < 8; part += Rule::step) {
+        if (part >= elements) continue;
+        const std::uint32_t some = min(Rule::step, elements - part);
+        const auto place = rule.place(mine + part, some);
+#pragma unroll 2
+        for (std::uint32_t rank = 0; rank < ranks; ++rank) {
+          // As if the payload began before what is staged of it.
+          const auto at = [&](int span, std::uint32_t skip) {
+            return reinterpret_cast<const std::uint8_t*>(stage[rank] + skip) + block_header_bytes -
+                   block_frame::line_bytes * lines.first[span];
+          };
+          if (!rule.add(at(0, 0), at(1, lines.count[0]), place, some, share, sum + part))
+            worst = min(worst, base + rank);
+        }
+      }
+      __syncthreads();
+    }
+    if (elements > 0) store_average<E, 8>(sum, mine, elements, average);
+  }
+  if (worst != ~0u) in.opened[worst].bad_value = in.check->bad_value = 1;
+  if (block_frame::is_last_block(&in.check->done) && threadIdx.x == 0 &&
+      __ldcg(&in.check->found) != in.check->expected)
+    in.check->suspect = 1;
 }
 
 // Takes a void step back, as CodedCompressor::undo() and forget() do.
@@ -291,10 +442,30 @@ void conclude_with(const Rule& rule, const CodedStep& step, float fill, const ch
 template <typename Rule>
 class GroupCodec final : public CudaCodec {
  public:
-  GroupCodec(const char* name, const Rule& rule, std::size_t payload_bytes)
-      : name_(name), rule_(rule), bytes_(payload_bytes) {}
+  GroupCodec(const char* name, const Rule& rule, std::size_t payload_bytes, Device device)
+      : name_(name), rule_(rule), bytes_(payload_bytes) {
+    if (rule.elements == 0 || rule.group > tile_most) return;
+    tile_ = tile_most / rule.group * rule.group;
+    // What the lines behind each span of a tile do to a checksum.
+    const Crc32cPowers powers = crc32c_powers();
+    const std::uint64_t last = (block_header_bytes + bytes_ - 1) / block_frame::line_bytes;
+    std::vector<std::uint32_t> weights;
+    for (std::uint64_t first = 0; first < rule.elements; first += tile_) {
+      const auto from = static_cast<std::uint32_t>(first);
+      const TileLines lines = lines_of(rule.spans(from, std::min(tile_, rule.elements - from)));
+      if (lines.count[0] + lines.count[1] > stage_lines)
+        fail(name, ": a tile has more lines than its stage; this is a bug of the scheme");
+      for (int span = 0; span < 2; ++span) {
+        const std::uint64_t end = lines.first[span] + lines.count[span];
+        weights.push_back(
+            crc32c_shift(0x80000000u, block_frame::line_bytes * (last + 1 - end), powers));
+      }
+    }
+    weights_ = uploaded(weights, device);
+  }
 
   BlockRule payload_rule() const override { return {bytes_, true, Code::truncated}; }
+  bool checks_frames() const override { return tile_ > 0; }
 
   void encode(const CodedStep& step) override {
     if (step.gradient.count == 0) return;
@@ -311,7 +482,14 @@ class GroupCodec final : public CudaCodec {
 
   void average(const BlockPayloads& payloads, float share, TensorView average,
                Stream stream) override {
-    average_with(rule_, payloads, share, average, stream, name_);
+    if (!checks_frames()) return average_with(rule_, payloads, share, average, stream, name_);
+    with_element(average.dtype, name_, [&](auto element) {
+      using E = decltype(element);
+      average_tiles<E><<<blocks_for(rule_.elements, tile_), block_threads, 0, handle_of(stream)>>>(
+          payloads, rule_, tile_, share, weights_.as<std::uint32_t>(),
+          static_cast<typename E::Stored*>(average.data));
+    });
+    check_launch(name_);
   }
 
   void conclude(const CodedStep& step, float fill) override {
@@ -333,6 +511,8 @@ class GroupCodec final : public CudaCodec {
   const char* name_;
   Rule rule_;
   std::size_t bytes_;
+  std::uint32_t tile_ = 0;  // elements; 0: groups too long for tiles
+  Buffer weights_;          // of the tiles' checksums
 };
 
 }  // namespace thinwire::coded

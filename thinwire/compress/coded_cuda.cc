@@ -5,6 +5,7 @@
 #include "thinwire/compress/frames.h"
 #include "thinwire/core/error.h"
 #include "thinwire/core/random.h"
+#include "thinwire/kernels/put_back.h"
 
 namespace thinwire {
 namespace {
@@ -26,7 +27,10 @@ class CodedCudaCompressor final : public Compressor {
            " bytes, a frame holds at most ", longest_block, "; use smaller buckets");
     if (!site.sends) return;
     const std::size_t bytes = bucket.elements() * sizeof(float);
-    if (has_residual(memory.accumulate)) v_ = Buffer(Place::cuda, bytes, site.device);
+    if (has_residual(memory.accumulate)) {
+      v_ = Buffer(Place::cuda, bytes, site.device);
+      sent_ = Buffer(Place::cuda, block_slot_bytes(payload_.most), site.device);
+    }
     if (has_momentum(memory.accumulate)) u_ = Buffer(Place::cuda, bytes, site.device);
   }
 
@@ -37,9 +41,9 @@ class CodedCudaCompressor final : public Compressor {
   std::size_t encode(const Turn& turn, TensorView gradient, Bytes out) override {
     require_on_device(gradient, site_, bucket_.elements(), who());
     stream_ = turn.stream;
-    sent_ = block_payload(out).data();
-    codec_->encode(step_of(turn, gradient));
-    frames_.seal(block_header(scheme_, bucket_, turn.step), payload_, out, turn.written,
+    std::byte* const frame = sent_.size() > 0 ? sent_.data() : out.data();
+    codec_->encode(step_of(turn, gradient, frame));
+    frames_.seal(block_header(scheme_, bucket_, turn.step), payload_, frame, out, turn.written,
                  turn.stream);
     return out.size();
   }
@@ -47,17 +51,30 @@ class CodedCudaCompressor final : public Compressor {
   Status decode(const Turn& turn, const Inbox& inbox, TensorView average) override {
     require_on_device(average, site_, bucket_.elements(), who());
     stream_ = turn.stream;
-    const BlockPayloads payloads = frames_.open(block_header(scheme_, bucket_, turn.step), payload_,
-                                                inbox, turn.verdict, turn.stream);
-    codec_->average(payloads, 1.0f / static_cast<float>(site_.world), average, turn.stream);
+    const FrameHeader header = block_header(scheme_, bucket_, turn.step);
+    const float share = 1.0f / static_cast<float>(site_.world);
+    const bool checks = codec_->checks_frames();
+    const BlockPayloads payloads =
+        checks ? frames_.glance(header, payload_, inbox, turn.verdict, turn.stream)
+               : frames_.open(header, payload_, inbox, turn.verdict, turn.stream);
+    codec_->average(payloads, share, average, turn.stream);
+    if (checks) frames_.settle(header, payload_, inbox, turn.verdict, turn.stream);
     return {};
   }
 
   void undo(const Turn&) override { fail("on a device a step ends with conclude()"); }
 
-  // What was sent is still where encode() wrote it.
   void conclude(const Turn& turn, TensorView gradient, float fill) override {
-    codec_->conclude(step_of(turn, gradient), fill);
+    codec_->conclude(step_of(turn, gradient, sent_.data()), fill);
+  }
+
+  void keep(const Turn& turn) override {
+    const Buffer* const arrays[] = {&u_, &v_};
+    kept_.keep(arrays, site_.device, turn.stream);
+  }
+  void restore(const Turn& turn) override {
+    const Buffer* const arrays[] = {&u_, &v_};
+    kept_.restore(arrays, turn.verdict, turn.stream);
   }
 
   void visit_state(StateVisitor& visitor) override {
@@ -71,14 +88,14 @@ class CodedCudaCompressor final : public Compressor {
     return "rank " + std::to_string(site_.rank) + ", bucket " + std::to_string(bucket_.id);
   }
 
-  CodedStep step_of(const Turn& turn, const TensorView& gradient) const {
+  CodedStep step_of(const Turn& turn, const TensorView& gradient, std::byte* frame) const {
     CodedStep step;
     step.gradient = gradient;
     step.rule = memory_;
     step.u = u_.as<float>();
     step.v = v_.as<float>();
     step.key = draw_key(stream_seed(seed_, turn.step, bucket_.id, site_.rank));
-    step.payload = reinterpret_cast<std::uint8_t*>(sent_);
+    step.payload = reinterpret_cast<std::uint8_t*>(frame + block_header_bytes);
     step.frame = frames_.state();
     step.verdict = turn.verdict;
     step.stream = turn.stream;
@@ -104,8 +121,9 @@ class CodedCudaCompressor final : public Compressor {
   Site site_;
   BlockFramesCuda frames_;
   Buffer u_, v_;
-  std::byte* sent_ = nullptr;  // the last payload
-  Stream stream_;              // of the last step
+  Buffer sent_;  // the last payload in a slot, where a residual lacks it
+  KeptCopy kept_;
+  Stream stream_;  // of the last step
 };
 
 }  // namespace

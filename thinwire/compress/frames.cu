@@ -27,6 +27,7 @@ HeaderWords words_of(const FrameHeader& header) {
 struct SealArguments {
   HeaderWords header;
   FrameState* state;
+  const std::byte* source;  // where the payload is
   std::byte* frame;
   std::uint64_t slot_bytes;
   std::uint64_t payload;
@@ -41,10 +42,9 @@ __global__ void __launch_bounds__(threads) seal_kernel(const SealArguments a) {
   const std::uint64_t end = block_header_bytes + payload;
   for (std::uint64_t i = end + thread_index(); i < a.slot_bytes; i += thread_count())
     a.frame[i] = std::byte{};
-  if (!skipped) {
-    const std::uint32_t share = payload_share(tables, a.frame, payload, blockIdx.x, gridDim.x);
-    if (threadIdx.x == 0) atomicXor(&a.state->crc, share);
-  }
+  const std::uint32_t share = payload_share(tables, a.source, payload, blockIdx.x, gridDim.x,
+                                            a.source == a.frame ? nullptr : a.frame);
+  if (threadIdx.x == 0) atomicXor(&a.state->crc, share);
   if (!is_last_block(&a.state->done) || threadIdx.x != 0) return;
   auto* const words = reinterpret_cast<std::uint32_t*>(a.frame);
   std::uint32_t header[4];
@@ -70,6 +70,8 @@ struct OpenArguments {
   std::uint32_t ranks, blocks, bucket;
   OpenedBlock* opened;
   std::uint32_t* done;
+  FrameCheck* check;
+  bool always;  // else only where the check has found something
   Verdict* verdict;
 };
 
@@ -101,6 +103,7 @@ __device__ Code judge(const OpenArguments& a, const std::uint32_t* words, bool s
 
 __global__ void __launch_bounds__(threads) open_kernel(const OpenArguments a) {
   __shared__ CrcTables tables;
+  if (!a.always && a.check->suspect == 0 && a.check->bad_value == 0) return;
   bool skipped = false;
   std::uint32_t bytes = 0;
   const std::uint32_t rank = blockIdx.x / a.blocks;
@@ -116,10 +119,12 @@ __global__ void __launch_bounds__(threads) open_kernel(const OpenArguments a) {
     const auto* const words = reinterpret_cast<const std::uint32_t*>(a.slots + r * a.slot_bytes);
     Code code = look_at(a, words, skipped, bytes);
     if (code == Code::ok) code = judge(a, words, skipped, bytes, __ldcg(&a.opened[r].crc));
-    a.opened[r] = {0, static_cast<std::uint32_t>(code), bytes, skipped ? 1u : 0u};
+    if (code == Code::ok && a.opened[r].bad_value != 0) code = Code::bad_value;
+    a.opened[r] = {0, static_cast<std::uint32_t>(code), bytes, skipped ? 1u : 0u, 0};
   }
   __syncthreads();
   if (threadIdx.x != 0) return;
+  a.check->suspect = a.check->bad_value = 0;
   bool one_skipped = false;
   for (std::uint32_t r = 0; r < a.ranks; ++r) {
     const auto code = static_cast<Code>(a.opened[r].code);
@@ -129,40 +134,97 @@ __global__ void __launch_bounds__(threads) open_kernel(const OpenArguments a) {
   if (one_skipped) a.verdict->skipped = 1;
 }
 
+// One block: whether all frames look as they should, and what their checksums ask for together.
+__global__ void __launch_bounds__(threads) glance_kernel(const OpenArguments a) {
+  __shared__ std::uint32_t expected;
+  if (threadIdx.x == 0) expected = 0;
+  __syncthreads();
+  bool odd = false;
+  for (std::uint32_t r = threadIdx.x; r < a.ranks; r += threads) {
+    const auto* const words = reinterpret_cast<const std::uint32_t*>(a.slots + r * a.slot_bytes);
+    bool same = words[length_word] == a.most;
+    for (int k = 0; k < 4; ++k) same = same && words[k] == a.header.at[k];
+    odd = odd || !same;
+    if (!same) continue;
+    const std::uint32_t sum =
+        expected_sum(words, static_cast<std::uint32_t>(a.most), words[crc_word]);
+    const std::uint32_t shift = shifted_ranks - 1 - r % shifted_ranks;
+    atomicXor(&expected, crc32c_shift(sum, line_bytes * shift, powers));
+  }
+  odd = __syncthreads_or(odd) != 0;
+  if (threadIdx.x == 0) *a.check = {expected, 0, 0, odd ? 1u : 0u, 0};
+}
+
 }  // namespace
 
 BlockFramesCuda::BlockFramesCuda(int ranks, Device device)
     : ranks_(static_cast<std::uint32_t>(ranks)),
       state_(Place::cuda, sizeof(FrameState), device),
-      opened_(Place::cuda, ranks_ * sizeof(OpenedBlock) + sizeof(std::uint32_t), device) {}
+      opened_(Place::cuda, ranks_ * sizeof(OpenedBlock) + sizeof(std::uint32_t), device),
+      check_(Place::cuda, sizeof(FrameCheck), device) {}
 
-void BlockFramesCuda::seal(const FrameHeader& header, const BlockRule& rule, Bytes out,
-                           std::uint64_t* written, Stream stream) const {
-  const SealArguments a{words_of(header), state(),    out.data(), out.size(),
-                        rule.most,        rule.exact, written};
+void BlockFramesCuda::seal(const FrameHeader& header, const BlockRule& rule,
+                           const std::byte* source, Bytes out, std::uint64_t* written,
+                           Stream stream) const {
+  const SealArguments a{words_of(header), state(),   source,     out.data(),
+                        out.size(),       rule.most, rule.exact, written};
   seal_kernel<<<checksum_blocks(out.size(), 1), threads, 0, handle_of(stream)>>>(a);
   check_launch("seal a frame");
 }
 
+namespace {
+
+OpenArguments open_arguments(const FrameHeader& header, const BlockRule& rule, const Inbox& inbox,
+                             std::uint32_t ranks, OpenedBlock* opened, FrameCheck* check,
+                             Verdict* verdict) {
+  OpenArguments a{};
+  a.header = words_of(header);
+  a.slots = inbox.data.data();
+  a.slot_bytes = inbox.slot_bytes;
+  a.most = rule.most;
+  a.exact = rule.exact;
+  a.wrong = rule.wrong;
+  a.ranks = ranks;
+  a.blocks = checksum_blocks(inbox.slot_bytes, ranks);
+  a.bucket = header.bucket;
+  a.opened = opened;
+  a.done = reinterpret_cast<std::uint32_t*>(opened + ranks);
+  a.check = check;
+  a.verdict = verdict;
+  return a;
+}
+
+}  // namespace
+
+void BlockFramesCuda::check_each(const FrameHeader& header, const BlockRule& rule,
+                                 const Inbox& inbox, Verdict* verdict, bool always,
+                                 Stream stream) const {
+  OpenArguments a = open_arguments(header, rule, inbox, ranks_, opened_.as<OpenedBlock>(),
+                                   check_.as<FrameCheck>(), verdict);
+  a.always = always;
+  open_kernel<<<ranks_ * a.blocks, threads, 0, handle_of(stream)>>>(a);
+  check_launch("open frames");
+}
+
 BlockPayloads BlockFramesCuda::open(const FrameHeader& header, const BlockRule& rule,
                                     const Inbox& inbox, Verdict* verdict, Stream stream) const {
-  const unsigned blocks = checksum_blocks(inbox.slot_bytes, ranks_);
-  auto* const opened = opened_.as<OpenedBlock>();
-  const OpenArguments a{words_of(header),
-                        inbox.data.data(),
-                        inbox.slot_bytes,
-                        rule.most,
-                        rule.exact,
-                        rule.wrong,
-                        ranks_,
-                        blocks,
-                        header.bucket,
-                        opened,
-                        reinterpret_cast<std::uint32_t*>(opened + ranks_),
-                        verdict};
-  open_kernel<<<ranks_ * blocks, threads, 0, handle_of(stream)>>>(a);
-  check_launch("open frames");
-  return {inbox.data.data(), inbox.slot_bytes, opened, verdict, ranks_, header.bucket};
+  check_each(header, rule, inbox, verdict, true, stream);
+  return {inbox.data.data(), inbox.slot_bytes, opened_.as<OpenedBlock>(), verdict, ranks_,
+          header.bucket,     nullptr};
+}
+
+BlockPayloads BlockFramesCuda::glance(const FrameHeader& header, const BlockRule& rule,
+                                      const Inbox& inbox, Verdict* verdict, Stream stream) const {
+  const OpenArguments a = open_arguments(header, rule, inbox, ranks_, opened_.as<OpenedBlock>(),
+                                         check_.as<FrameCheck>(), verdict);
+  glance_kernel<<<1, threads, 0, handle_of(stream)>>>(a);
+  check_launch("look at frames");
+  return {inbox.data.data(), inbox.slot_bytes, a.opened, verdict, ranks_, header.bucket, a.check};
+}
+
+void BlockFramesCuda::settle(const FrameHeader& header, const BlockRule& rule, const Inbox& inbox,
+                             Verdict* verdict, Stream stream) const {
+  check_each(header, rule, inbox, verdict, false, stream);
 }
 
 }  // namespace thinwire

@@ -5,6 +5,11 @@
 // one, so that loads are coalesced: its sum moves on by N lines with a table of products. Bytes of
 // a line that are not of the payload count as zeros; zeros in front change nothing, and zeros
 // behind are taken back at the end.
+//
+// Where a decoder reads all payloads anyway, the lines of eight ranks are first added to each other,
+// line i of rank r to line i + r, and the checksum of that sum is compared: x^k times a message has
+// x^k times its checksum. An error in one frame changes the sum as it changes the frame's own
+// checksum.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -106,11 +111,14 @@ __device__ inline uint4 payload_line(const std::byte* frame, std::uint64_t line,
   return words;
 }
 
+// How the ranks of eight are shifted against each other.
+inline constexpr std::uint32_t shifted_ranks = 8;
+
 // The share that block `block` of `blocks` has in the sum of a payload's lines. The XOR of all
-// shares is the sum. In every thread.
+// shares is the sum. In every thread. Where `copy` is not null, the payload is copied to that frame.
 __device__ inline std::uint32_t payload_share(CrcTables& tables, const std::byte* frame,
-                                              std::uint64_t bytes, unsigned block,
-                                              unsigned blocks) {
+                                              std::uint64_t bytes, unsigned block, unsigned blocks,
+                                              std::byte* copy = nullptr) {
   __shared__ std::uint32_t sum;
   if (bytes == 0) return 0;
   // Line 0 is header; the payload starts in line 1.
@@ -127,6 +135,14 @@ __device__ inline std::uint32_t payload_share(CrcTables& tables, const std::byte
 #pragma unroll 4
     for (std::uint64_t k = 0; k <= first; ++k, line += stride) {
       const uint4 words = payload_line(frame, line, bytes);
+      if (copy != nullptr) {
+        std::byte* const to = copy + line_bytes * line;
+        if (line > 1) {
+          *reinterpret_cast<uint4*>(to) = words;
+        } else {  // behind header and length
+          *reinterpret_cast<uint2*>(to + 8) = {words.z, words.w};
+        }
+      }
       if (k > 0) crc = tables.leap(crc);
       crc = tables.add_word(crc, words.x);
       crc = tables.add_word(crc, words.y);
@@ -156,6 +172,15 @@ __device__ inline std::uint32_t frame_checksum(const std::uint32_t* header, bool
   const auto behind = static_cast<std::uint32_t>(
       (line_bytes - (block_header_bytes + bytes) % line_bytes) % line_bytes);
   return ~(crc32c_shift(crc, bytes, powers) ^ crc32c_unshift(lines_sum, behind));
+}
+
+// The sum of a payload's lines that a frame's checksum asks for; the inverse of frame_checksum().
+__device__ inline std::uint32_t expected_sum(const std::uint32_t* header, std::uint32_t bytes,
+                                             std::uint32_t checksum) {
+  const std::uint32_t none = frame_checksum(header, false, bytes, 0);
+  const std::uint64_t behind =
+      (line_bytes - (block_header_bytes + bytes) % line_bytes) % line_bytes;
+  return crc32c_shift(none ^ checksum, behind, powers);
 }
 
 // The blocks that share the checksum of one frame.

@@ -31,6 +31,16 @@ struct OpenedBlock {
   std::uint32_t code = 0;
   std::uint32_t bytes = 0;  // of its payload
   std::uint32_t skipped = 0;
+  std::uint32_t bad_value = 0;  // a decoder has met a number that no encoder writes
+};
+
+// One sum over the payloads of all ranks, in which rank r is shifted by r % 8 lines (frames.cuh). A
+// decoder that reads every line anyway adds it up; only when it is wrong each frame is looked at.
+struct FrameCheck {
+  std::uint32_t expected = 0, found = 0;
+  std::uint32_t done = 0;
+  std::uint32_t suspect = 0;    // not 0: some frame is damaged, skipped or of another kind
+  std::uint32_t bad_value = 0;  // not 0: some frame has a bad value
 };
 
 // The payloads of all ranks, as kernels take them. They are all sound, or the verdict is that the
@@ -38,9 +48,10 @@ struct OpenedBlock {
 struct BlockPayloads {
   const std::byte* slots = nullptr;
   std::uint64_t slot_bytes = 0;
-  const OpenedBlock* opened = nullptr;
+  OpenedBlock* opened = nullptr;
   Verdict* verdict = nullptr;
   std::uint32_t ranks = 0, bucket = 0;
+  FrameCheck* check = nullptr;  // of glance()
 };
 
 // What the payloads of a scheme must look like.
@@ -58,19 +69,29 @@ class BlockFramesCuda {
   // Encoders set `unsound` and, where it is not rule.most, `payload`; seal() resets them.
   FrameState* state() const { return state_.as<FrameState>(); }
 
-  // Completes the frame whose payload is in place. A skipped frame has no payload. Bytes behind the
-  // frame become zero.
-  void seal(const FrameHeader& header, const BlockRule& rule, Bytes out, std::uint64_t* written,
-            Stream stream) const;
+  // Completes the frame whose payload is in place in `source`, which is `out` or a slot like it. A
+  // skipped frame has no payload. Bytes behind the payload become zero.
+  void seal(const FrameHeader& header, const BlockRule& rule, const std::byte* source, Bytes out,
+            std::uint64_t* written, Stream stream) const;
 
   // Opens one frame per rank, compares each with `header`, and reports bad and skipped ones in the
   // verdict.
   BlockPayloads open(const FrameHeader& header, const BlockRule& rule, const Inbox& inbox,
                      Verdict* verdict, Stream stream) const;
 
+  // The same in two parts, around a decoder that adds up FrameCheck::found and stops where a frame
+  // is suspect. It sets bad_value where it meets one. settle() then finds out who is to blame.
+  BlockPayloads glance(const FrameHeader& header, const BlockRule& rule, const Inbox& inbox,
+                       Verdict* verdict, Stream stream) const;
+  void settle(const FrameHeader& header, const BlockRule& rule, const Inbox& inbox,
+              Verdict* verdict, Stream stream) const;
+
  private:
+  void check_each(const FrameHeader& header, const BlockRule& rule, const Inbox& inbox,
+                  Verdict* verdict, bool always, Stream stream) const;
+
   std::uint32_t ranks_;
-  Buffer state_, opened_;
+  Buffer state_, opened_, check_;
 };
 
 }  // namespace thinwire

@@ -23,7 +23,7 @@ std::unique_ptr<Compressor> make(const Options& options, const Bucket& bucket, c
   const Int8Rule rule = rule_of(options);
   if (site.device.kind == Device::Kind::cuda)
     return make_coded_cuda(17, read_seed(options), read_memory_options(options),
-                           int8_codec_cuda(rule, bucket.elements()), bucket, site);
+                           int8_codec_cuda(rule, bucket.elements(), site.device), bucket, site);
   return std::make_unique<CodedCompressor>(
       std::uint8_t{17}, read_seed(options), read_memory_options(options),
       std::make_unique<Int8Codec>(rule, rule.block, bucket.elements()), bucket, site);

@@ -14,7 +14,7 @@ struct Int8Device {
 
   __host__ __device__ std::size_t room_bytes() const { return group * sizeof(float); }
 
-  __device__ std::uint64_t block_at(std::uint32_t block) const {
+  __host__ __device__ std::uint64_t block_at(std::uint32_t block) const {
     return std::uint64_t{block} * (int8_block_header + group);
   }
 
@@ -76,9 +76,14 @@ struct Int8Device {
     return {block_at(block), block_at(block) + int8_block_header + inside, inside == 0};
   }
 
+  __host__ __device__ Spans spans(std::uint32_t first, std::uint32_t count) const {
+    const std::uint64_t from = block_at(first / group);
+    return {{from, 0}, {from + (count + group - 1) / group * int8_block_header + count, 0}};
+  }
+
   // Blocks start at multiples of 8 bytes, so four codes are a word.
-  __device__ bool add(const std::uint8_t* payload, const Place& place, std::uint32_t count,
-                      float share, float* sum) const {
+  __device__ bool add(const std::uint8_t* payload, const std::uint8_t*, const Place& place,
+                      std::uint32_t count, float share, float* sum) const {
     const auto* const numbers = reinterpret_cast<const float*>(payload + place.scale);
     float lo = numbers[0], step_size = numbers[1];
     const bool sound = !place.starts || int8_is_sound(lo, step_size);
@@ -105,10 +110,11 @@ struct Int8Device {
 
 }  // namespace
 
-std::unique_ptr<CudaCodec> int8_codec_cuda(const Int8Rule& rule, std::size_t elements) {
-  const Int8Device device{static_cast<std::uint32_t>(elements),
-                          static_cast<std::uint32_t>(rule.block), rule.random};
-  return std::make_unique<GroupCodec<Int8Device>>("int8", device, int8_bytes(rule, elements));
+std::unique_ptr<CudaCodec> int8_codec_cuda(const Int8Rule& rule, std::size_t elements,
+                                           Device device) {
+  const Int8Device on{static_cast<std::uint32_t>(elements), static_cast<std::uint32_t>(rule.block),
+                      rule.random};
+  return std::make_unique<GroupCodec<Int8Device>>("int8", on, int8_bytes(rule, elements), device);
 }
 
 }  // namespace thinwire

@@ -42,7 +42,7 @@ class NaturalCodec final : public RangedCodec {
 std::unique_ptr<Compressor> make(const Options& options, const Bucket& bucket, const Site& site) {
   if (site.device.kind == Device::Kind::cuda)
     return make_coded_cuda(16, read_seed(options), read_memory_options(options),
-                           natural_codec_cuda(bucket.elements()), bucket, site);
+                           natural_codec_cuda(bucket.elements(), site.device), bucket, site);
   return std::make_unique<CodedCompressor>(
       std::uint8_t{16}, read_seed(options), read_memory_options(options),
       std::make_unique<NaturalCodec>(bucket.elements()), bucket, site);

@@ -67,13 +67,18 @@ struct NaturalDevice {
     return {first, first + count == elements};
   }
 
-  __device__ bool add(const std::uint8_t* payload, const Place& place, std::uint32_t count,
-                      float share, float* sum) const {
+  __host__ __device__ Spans spans(std::uint32_t first, std::uint32_t count) const {
+    const std::uint64_t signs = std::uint64_t{elements} + first / 8;
+    return {{first, signs}, {std::uint64_t{first} + count, signs + (count + 7) / 8}};
+  }
+
+  __device__ bool add(const std::uint8_t* payload, const std::uint8_t* signs_in, const Place& place,
+                      std::uint32_t count, float share, float* sum) const {
     const std::uint8_t* const at = payload + place.first;
     const std::uint32_t exponents = count == step
                                         ? *reinterpret_cast<const std::uint32_t*>(at)
                                         : static_cast<std::uint32_t>(load_bytes(at, count));
-    const std::uint32_t byte = payload[std::size_t{elements} + place.first / 8];
+    const std::uint32_t byte = signs_in[std::size_t{elements} + place.first / 8];
     const std::uint32_t signs = byte >> place.first % 8;
     bool sound = !place.ends || elements % 8 == 0 || byte >> elements % 8 == 0;
 #pragma unroll
@@ -92,10 +97,10 @@ struct NaturalDevice {
 
 }  // namespace
 
-std::unique_ptr<CudaCodec> natural_codec_cuda(std::size_t elements) {
-  const NaturalDevice device{static_cast<std::uint32_t>(elements)};
-  return std::make_unique<GroupCodec<NaturalDevice>>("natural", device,
-                                                     elements + level_bytes(elements, 1));
+std::unique_ptr<CudaCodec> natural_codec_cuda(std::size_t elements, Device device) {
+  const NaturalDevice on{static_cast<std::uint32_t>(elements)};
+  return std::make_unique<GroupCodec<NaturalDevice>>("natural", on,
+                                                     elements + level_bytes(elements, 1), device);
 }
 
 }  // namespace thinwire

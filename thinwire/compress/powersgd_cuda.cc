@@ -137,11 +137,9 @@ class PowerSgdCudaCompressor final : public Compressor {
     const auto room = [&](std::size_t count, std::size_t size) {
       return Buffer(Place::cuda, count * size, site.device);
     };
-    const std::size_t dense = settings.warmup > 0 ? bucket.elements() : 0;
     const bool local = settings.error == ErrorOf::local;
     flags_ = room(1, sizeof(PowerSgdFlags));
     v_ = room(bucket.elements(), sizeof(float));
-    p_ = room(std::max(layout_.p + layout_.plain_count, dense), sizeof(float));
     q_ = room(layout_.q, sizeof(float));
     old_q_ = room(layout_.q, sizeof(float));
     mean_q_ = room(layout_.q, sizeof(float));
@@ -152,7 +150,6 @@ class PowerSgdCudaCompressor final : public Compressor {
       PowerSgdDevice& on = plan->device();
       on.flags = flags_.as<PowerSgdFlags>();
       on.v = v_.as<float>();
-      on.p = p_.as<float>();
       on.q = q_.as<float>();
       on.old_q = old_q_.as<float>();
       on.mean_q = mean_q_.as<float>();
@@ -176,12 +173,11 @@ class PowerSgdCudaCompressor final : public Compressor {
 
   std::size_t encode(const Turn& turn, TensorView gradient, Bytes out) override {
     stream_ = turn.stream;
-    const Plan& plan = at(turn.step);
+    Plan& plan = at(turn.step);
     auto* const floats = reinterpret_cast<float*>(out.data());
     if (turn.round == 0) {
       require_gradient(gradient, bucket_, site_.device, who_);
-      if (last_ != &plan) settle();  // the warm-up has ended
-      last_ = &plan;
+      if (last_ != &plan) change_to(plan);
       if (!settings_.warm_start) basis_afresh_cuda(thin_.device(), turn.step, turn.stream);
       powersgd_take_cuda(plan.device(), plan.groups(), gradient, floats, turn.verdict, turn.stream);
     } else {
@@ -233,6 +229,22 @@ class PowerSgdCudaCompressor final : public Compressor {
 
  private:
   const Plan& at(std::uint64_t step) const { return step < settings_.warmup ? warmup_ : thin_; }
+  Plan& at(std::uint64_t step) { return step < settings_.warmup ? warmup_ : thin_; }
+
+  // In the first step, and when the warm-up ends: makes room for what round 0 receives, which may
+  // wait for the device.
+  void change_to(Plan& plan) {
+    settle();
+    last_ = &plan;
+    PowerSgdDevice& on = plan.device();
+    const std::size_t bytes = (on.p_count + on.plain_count) * sizeof(float);
+    if (p_.size() != bytes) {
+      synchronize(stream_);
+      p_ = Buffer();  // before the other, so that both need not fit
+      p_ = Buffer(Place::cuda, bytes, site_.device);
+    }
+    on.p = p_.as<float>();
+  }
 
   // Afterwards v is the error.
   void settle() {

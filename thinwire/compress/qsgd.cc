@@ -96,7 +96,7 @@ std::unique_ptr<Compressor> make(const Options& options, const Bucket& bucket, c
           "scheme 'qsgd': form=coded does not run on CUDA, because its codes have no fixed place; "
           "use form=packed");
     return make_coded_cuda(10, read_seed(options), read_memory_options(options),
-                           qsgd_codec_cuda(rule, bucket.elements()), bucket, site);
+                           qsgd_codec_cuda(rule, bucket.elements(), site.device), bucket, site);
   }
   std::unique_ptr<Codec> codec;
   if (packed) {

@@ -17,7 +17,7 @@ struct QsgdDevice {
     return group * (sizeof(float) + sizeof(std::uint8_t));
   }
 
-  __device__ std::uint64_t bucket_at(std::uint32_t bucket) const {
+  __host__ __device__ std::uint64_t bucket_at(std::uint32_t bucket) const {
     return std::uint64_t{bucket} * (4 + group / 8 * (1 + rule.bits));
   }
 
@@ -124,8 +124,15 @@ struct QsgdDevice {
     return {at, at + 4 + inside / 8, at + 4 + (size + 7) / 8 + inside / 8 * rule.bits, inside == 0};
   }
 
-  __device__ bool add(const std::uint8_t* payload, const Place& place, std::uint32_t count,
-                      float share, float* sum) const {
+  __host__ __device__ Spans spans(std::uint32_t first, std::uint32_t count) const {
+    const std::uint64_t from = bucket_at(first / group), rest = count % group;
+    return {
+        {from, 0},
+        {bucket_at((first + count) / group) + (rest == 0 ? 0 : qsgd_bucket_bytes(rule, rest)), 0}};
+  }
+
+  __device__ bool add(const std::uint8_t* payload, const std::uint8_t*, const Place& place,
+                      std::uint32_t count, float share, float* sum) const {
     const float norm = *reinterpret_cast<const float*>(payload + place.norm);
     const std::uint32_t signs = payload[place.signs], used = count * rule.bits;
     const std::uint64_t levels = load_bytes(payload + place.levels, (used + 7) / 8);
@@ -159,10 +166,11 @@ struct QsgdDevice {
 
 }  // namespace
 
-std::unique_ptr<CudaCodec> qsgd_codec_cuda(const QsgdRule& rule, std::size_t elements) {
-  const QsgdDevice device{rule, static_cast<std::uint32_t>(elements),
-                          static_cast<std::uint32_t>(rule.bucket)};
-  return std::make_unique<GroupCodec<QsgdDevice>>("qsgd", device, qsgd_bytes(rule, elements));
+std::unique_ptr<CudaCodec> qsgd_codec_cuda(const QsgdRule& rule, std::size_t elements,
+                                           Device device) {
+  const QsgdDevice on{rule, static_cast<std::uint32_t>(elements),
+                      static_cast<std::uint32_t>(rule.bucket)};
+  return std::make_unique<GroupCodec<QsgdDevice>>("qsgd", on, qsgd_bytes(rule, elements), device);
 }
 
 }  // namespace thinwire

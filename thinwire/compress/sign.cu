@@ -239,46 +239,67 @@ __device__ SignPair levels_at(SignLevels kind, const std::uint8_t* payload, std:
   return {from[0], kind == SignLevels::two_means ? from[1] : -from[0]};
 }
 
-// A warp per piece. Lane k holds the bits of row k, 32 elements; rows are averaged one by one.
+// Bit k of lane i becomes bit i of lane k.
+__device__ std::uint32_t transposed(std::uint32_t word) {
+  const unsigned lane = threadIdx.x % warp;
+  std::uint32_t columns = 0x0000ffffu;  // those without bit `step`
+#pragma unroll
+  for (unsigned step = 16; step > 0; step /= 2, columns ^= columns << step) {
+    const std::uint32_t other = __shfl_xor_sync(~0u, word, step);
+    word = (lane & step) == 0 ? (word & columns) | (other & columns) << step
+                              : (word & ~columns) | (other >> step & columns);
+  }
+  return word;
+}
+
+// A warp per piece, two ranks at a time. Lane k holds the bits of row k, 32 elements, of the first
+// one, and lane 16 + k those of the second. Turned round, each lane has the bits of its own
+// elements.
 template <typename E>
 __global__ void __launch_bounds__(block_threads)
     average_pieces(const BlockPayloads in, SignLevels kind, const PartPlace* pieces,
                    std::uint32_t count, std::uint32_t several, std::uint32_t* sides_seen,
                    float share, typename E::Stored* average) {
   constexpr unsigned rows = piece_elements / warp;
+  static_assert(2 * rows == warp);
   const Verdict verdict = *in.verdict;
   if (verdict.void_step() || verdict.unsound != 0) return;
-  const unsigned lane = threadIdx.x % warp;
+  const unsigned lane = threadIdx.x % warp, row_here = lane % rows;
   std::uint32_t worst = ~0u;
   for (std::size_t k = thread_index() / warp; k < count; k += thread_count() / warp) {
     const PartPlace piece = pieces[k];
-    const std::uint32_t bytes = (piece.count + 7) / 8, mine = 4 * lane;
+    const std::uint32_t bytes = (piece.count + 7) / 8, mine = 4 * row_here;
     // The elements of this lane's row, as a mask.
-    const std::uint32_t left = piece.count > 32 * lane ? piece.count - 32 * lane : 0;
+    const std::uint32_t left = piece.count > 32 * row_here ? piece.count - 32 * row_here : 0;
     const std::uint32_t valid = left >= 32 ? ~0u : (1u << left) - 1;
     float sum[rows] = {};
-    for (std::uint32_t rank = 0; rank < in.ranks; ++rank) {
-      const std::uint8_t* const payload = block_frame::payload_of(in, rank);
-      const SignPair levels = levels_at(kind, payload, piece.levels);
-      const std::uint32_t word = mine < bytes
-                                     ? static_cast<std::uint32_t>(load_bytes(
-                                           payload + piece.bits + mine, min(4u, bytes - mine)))
-                                     : 0;
-      const std::uint32_t seen = (__any_sync(~0u, word != 0) ? has_ones : 0) |
-                                 (__any_sync(~0u, (~word & valid) != 0) ? has_zeros : 0);
-      bool sound = !__any_sync(~0u, (word & ~valid) != 0);  // padding
-      if (piece.group == no_group) {
-        sound =
-            sound && sign_levels_fit(kind, levels, (seen & has_ones) != 0, (seen & has_zeros) != 0);
-      } else if (lane == 0) {
-        atomicOr(&sides_seen[std::size_t{rank} * several + piece.group], seen);
-      }
-      if (!sound) worst = min(worst, rank);
-      const float high = share * levels.high, low = share * levels.low;
+#pragma unroll 2
+    for (std::uint32_t rank = 0; rank < in.ranks; rank += 2) {
+      const std::uint32_t own = rank + lane / rows, halves = min(2u, in.ranks - rank);
+      std::uint32_t word = 0;
+      if (own < in.ranks && mine < bytes)
+        word = static_cast<std::uint32_t>(load_bytes(
+            block_frame::payload_of(in, own) + piece.bits + mine, min(4u, bytes - mine)));
+      const std::uint32_t ones = __ballot_sync(~0u, word != 0);
+      const std::uint32_t zeros = __ballot_sync(~0u, (~word & valid) != 0);
+      const std::uint32_t padding = __ballot_sync(~0u, (word & ~valid) != 0);
+      word = transposed(word);
+      for (std::uint32_t half = 0; half < halves; ++half) {
+        const std::uint32_t lanes = 0xffffu << rows * half;
+        const SignPair levels =
+            levels_at(kind, block_frame::payload_of(in, rank + half), piece.levels);
+        bool sound = (padding & lanes) == 0;
+        if (piece.group == no_group) {
+          sound = sound && sign_levels_fit(kind, levels, (ones & lanes) != 0, (zeros & lanes) != 0);
+        } else if (lane == 0) {
+          atomicOr(&sides_seen[std::size_t{rank + half} * several + piece.group],
+                   ((ones & lanes) != 0 ? has_ones : 0) | ((zeros & lanes) != 0 ? has_zeros : 0));
+        }
+        if (!sound) worst = min(worst, rank + half);
+        const float high = share * levels.high, low = share * levels.low;
+        const std::uint32_t bits = word >> rows * half;
 #pragma unroll
-      for (unsigned row = 0; row < rows; ++row) {
-        const std::uint32_t bits = __shfl_sync(~0u, word, row);
-        sum[row] += (bits >> lane & 1u) != 0 ? low : high;
+        for (unsigned row = 0; row < rows; ++row) sum[row] += (bits >> row & 1u) != 0 ? low : high;
       }
     }
 #pragma unroll
@@ -350,9 +371,10 @@ class SignCodecCuda final : public CudaCodec {
       bits += (group.count + 7) / 8;
       if (place.count <= warp_group) {
         small.push_back(place);
+        longest_small_ = std::max(longest_small_, place.count);
       } else if (place.count <= wide_group) {
         middle.push_back(place);
-        longest_ = std::max(longest_, place.count);
+        longest_middle_ = std::max(longest_middle_, place.count);
       } else {
         const auto first_part = static_cast<std::uint32_t>(parts.size());
         cut(place, scan_part, static_cast<std::uint32_t>(longs.size()), parts);
@@ -383,8 +405,8 @@ class SignCodecCuda final : public CudaCodec {
   void encode(const CodedStep& step) override {
     with_element(step.gradient.dtype, "signs", [&](auto element) {
       using E = decltype(element);
-      encode_held<E, warp>(step, small_, warp_group);
-      encode_held<E, wide>(step, middle_, longest_);
+      encode_held<E, warp>(step, small_, longest_small_);
+      encode_held<E, wide>(step, middle_, longest_middle_);
       encode_long<E>(step);
     });
   }
@@ -459,7 +481,7 @@ class SignCodecCuda final : public CudaCodec {
 
   SignLevels kind_;
   std::size_t bytes_;
-  std::uint32_t longest_ = 0;  // of the groups that a block holds
+  std::uint32_t longest_small_ = 0, longest_middle_ = 0;  // groups that a warp and a block hold
   Buffer all_, small_, middle_, several_, parts_, pieces_, longs_, sums_, levels_, sides_;
 };
 

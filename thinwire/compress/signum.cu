@@ -6,6 +6,7 @@
 #include "thinwire/compress/codec_cuda.h"
 #include "thinwire/compress/coded.cuh"
 #include "thinwire/compress/frames.h"
+#include "thinwire/kernels/put_back.h"
 #include "thinwire/kernels/signum.h"
 #include "thinwire/wire/votes.h"
 
@@ -378,6 +379,15 @@ class SignumCudaCompressor final : public Compressor {
     check_launch("signum: conclude");
   }
 
+  void keep(const Turn& turn) override {
+    const Buffer* const arrays[] = {&m_};
+    kept_.keep(arrays, site_.device, turn.stream);
+  }
+  void restore(const Turn& turn) override {
+    const Buffer* const arrays[] = {&m_};
+    kept_.restore(arrays, turn.verdict, turn.stream);
+  }
+
   void visit_state(StateVisitor& visitor) override {
     std::vector<float> host(bucket_.elements());
     copy_bytes(host.data(), m_.data(), m_.size(), stream_);
@@ -407,7 +417,7 @@ class SignumCudaCompressor final : public Compressor {
                                                            zeros_at, payload_of(out));
       check_launch("signum: zeros");
     }
-    frames_.seal(header(turn), rule_, out, turn.written, turn.stream);
+    frames_.seal(header(turn), rule_, out.data(), out, turn.written, turn.stream);
   }
 
   void count(const BlockPayloads& payloads, const TensorView& average, Stream stream) const {
@@ -439,7 +449,8 @@ class SignumCudaCompressor final : public Compressor {
   BlockFramesCuda frames_;
   Buffer m_;
   Buffer zeros_, has_zeros_, zeros_at_;  // of the chunks
-  Stream stream_;                        // of the last step
+  KeptCopy kept_;
+  Stream stream_;  // of the last step
 };
 
 }  // namespace

@@ -101,12 +101,15 @@ __device__ inline std::uint32_t entry_length(const Directory& d, std::uint32_t s
 // All threads: reads the entries of the window at d.at, and moves on.
 __device__ inline void read_window(const DecodeArguments& a, std::uint32_t rank, Directory& d,
                                    ChunkEntry* entries) {
-  for (std::uint32_t i = threadIdx.x; i < window_bytes; i += threads)
+  // Entries that follow from each other do not reach further than this.
+  const std::uint32_t span =
+      min(window_bytes, longest_entry * min(entries_at_once, a.chunks - d.chunk));
+  for (std::uint32_t i = threadIdx.x; i < span; i += threads)
     d.window[i] = d.at + i < a.slot_bytes
                       ? static_cast<std::uint8_t>(byte_at(a.slot(rank), d.at + i))
                       : std::uint8_t{0};
   __syncthreads();
-  for (std::uint32_t i = threadIdx.x; i < window_bytes; i += threads)
+  for (std::uint32_t i = threadIdx.x; i < span; i += threads)
     d.length[i] = static_cast<std::uint8_t>(entry_length(d, i));
   __syncthreads();
   if (threadIdx.x == 0) {

@@ -400,8 +400,8 @@ class TerngradCudaCompressor final : public Compressor {
       check_launch("terngrad: values");
     }
     if (!by_sum_)
-      frames_.seal(block_header(scheme_id, bucket_, turn.step), rule_, out, turn.written,
-                   turn.stream);
+      frames_.seal(block_header(scheme_id, bucket_, turn.step), rule_, out.data(), out,
+                   turn.written, turn.stream);
   }
 
   void check(const TensorView& view) const {

@@ -45,6 +45,9 @@ const Scheme& threshold_scheme() {
       .feedback = true,
       .stochastic = false,
       .momentum = false,
+      .host =
+          "the form of its frames follows from the number of survivors, which only the device "
+          "knows; use topk, or move the gradients to the CPU",
       .options = options(),
       .variants = {"tau=4", "density=0.05,quota=bucket", "memory=momentum",
                    "density=0.6,memory=none"},

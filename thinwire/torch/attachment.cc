@@ -17,8 +17,8 @@
 namespace thinwire::ddp {
 namespace {
 
-// Steps after a load in which DDP's first cut may differ from the loaded one, which it takes up by
-// itself after its first step, with a static graph after its second. Then its cut is ours.
+// Number of steps after a load in which DDP's first cut may differ from the loaded one. DDP adopts
+// the loaded cut by itself after its first step, or after its second with a static graph.
 constexpr int patience = 4;
 
 const void* identity(const at::Tensor& tensor) { return tensor.unsafeGetTensorImpl(); }
@@ -111,7 +111,7 @@ void Attachment::check(const at::Tensor& gradient, std::size_t bucket) const {
          " on one device");
 }
 
-// Called before anything of the step has left. Outside of a backward, a rank that has joined early
+// Called before anything of the step is sent. Outside of a backward, a rank that has joined early
 // submits zeros, whatever its own gradients are.
 void Attachment::check_single() const {
   if (!accumulates(options_.config) || torch::autograd::get_current_graph_task_id() == -1) return;
@@ -158,7 +158,7 @@ void Attachment::arrange() {
   launch();
 }
 
-// Another courier takes over what the last one, or the last load, has left.
+// A new courier takes over what the last one, or the last load, has left.
 void Attachment::renew(const std::vector<Bucket>& buckets, bool same_cut) {
   State state = std::exchange(loaded_, {});
   if (courier_) {
@@ -168,7 +168,7 @@ void Attachment::renew(const std::vector<Bucket>& buckets, bool same_cut) {
   if (!same_cut) drop_buckets(state);
   orders_ = seen_orders_;
   orders_.by_memory(state);
-  // Only after a load can ranks differ in it, and then all of them come here.
+  // Ranks can differ in it only after a load, and then all of them come here.
   check_agreement(*connections_.group, buckets,
                   options_.config.str() + ", after " + std::to_string(last_.number) + " steps");
   courier_ = make_courier(connections_, buckets, options_.config, options_.exchange);
@@ -316,8 +316,8 @@ std::optional<Step> Attachment::close(bool skipped) {
   return last_;
 }
 
-// Adds to the residual where the scheme keeps one, else to the next gradient. The signs of a
-// momentum need neither: the momentum that they stand for is still there.
+// Adds to the residual if the scheme keeps one, otherwise to the next gradient. Schemes that send
+// the signs of a momentum need neither: they still have the momentum.
 void Attachment::take_back(const std::vector<at::Tensor>& gradients) {
   auto taken = unused_.take(gradients);
   if (taken.empty()) return;

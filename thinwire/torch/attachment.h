@@ -1,14 +1,14 @@
 // attachment.h: thinwire attached to one DDP model. It takes DDP's buckets as backward completes
 // them, has a courier average them, and keeps the scheme's memory across changes: DDP's new cut
-// after the first step, another scheme in mid-run, a restart, a new loss scale.
+// after the first step, a new scheme in mid-run, a restart, a new loss scale.
 //
 // All buckets of one backward are one step. When DDP has cut its buckets anew, they leave together
 // after the last one, once the cut is known; in all other steps each leaves at once. All ranks must
 // call a method marked "collective" between the same steps.
 //
-// Gradients may be on the CPU or on one CUDA device. There a step ends for the host before it ends
-// for the device, and its outcome is settled later: when the next step begins, or when somebody
-// asks for it. Waits that a device makes necessary are named where they are.
+// Gradients may be on the CPU or on one CUDA device. On a device a step ends for the host before it
+// ends for the device, and its outcome is settled later: when the next step begins, or when
+// somebody asks for it. Comments say where the host has to wait for the device.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -45,18 +45,19 @@ struct AttachmentOptions {
 
 class Attachment {
  public:
-  // `names`: of the model's parameters. Empty: they are called by their places in DDP's first cut.
+  // `names` are those of the model's parameters. If empty, a parameter is named after its place in
+  // DDP's first cut.
   Attachment(Connections connections, std::vector<std::pair<std::string, at::Tensor>> names,
              AttachmentOptions options);
   ~Attachment();
   Attachment(const Attachment&) = delete;
   Attachment& operator=(const Attachment&) = delete;
 
-  // One bucket, in order from 0; the average arrives in the bucket's own buffer. `usage`: DDP's
-  // counts of used parameters at the time of the call, where DDP keeps any.
+  // Takes one bucket, in order from 0; its average arrives in the bucket's own buffer. `usage` has
+  // DDP's counts of used parameters at the time of the call, if DDP keeps any.
   void submit(c10d::GradBucket& bucket, const std::optional<Usage>& usage);
-  // Ends the step; nothing to do when there is none under way. On the CPU it waits for the
-  // averages, on a device the current stream does. Every error of the step is thrown here, by
+  // Ends the step, if one is in flight. On the CPU the call waits for the averages; on a device the
+  // current stream does. Every error of the step is thrown here, by
   // settle() or by the next submit().
   void finish();
   // The same, and waits until the outcome is known.
@@ -67,35 +68,37 @@ class Attachment {
   // On a device: whether finish() settles, too. Then the outcome is known at the end of backward.
   void set_prompt(bool on);
 
-  // Collective: from the next step on. Residuals go over, to the new scheme or the next gradient.
+  // Collective. Takes effect with the next step. Residuals move to the new scheme, or are added to
+  // the next gradient.
   void set_scheme(const Config& config, const ExchangeOptions& options);
   Config scheme() const;
   // Throws what set_scheme(), or the first step after it, would throw, and changes nothing.
   void check_scheme(const Config& config, const ExchangeOptions& options) const;
   void set_void_as_nan(bool on);
 
-  // `ask` is called before each step: by parameter, what its momentum u is to be multiplied with
-  // first (those that are not named: 1). So another momentum than the scheme's acts on it.
+  // `ask` is called before each step. It returns, by parameter, the factor to apply to its momentum
+  // u first (1 for parameters that are not named), so that a momentum other than the scheme's
+  // acts.
   void on_begin(std::function<Factors()> ask);
-  // Of one element of the last averages that was not 0: how much of it its gradient still has. 1
-  // where nobody has changed gradients since, or where that is not known.
+  // Looks at one nonzero element of the last averages: the share of it that the gradient still has.
+  // 1 if nobody has changed gradients since, or if that is not known.
   double share_kept() const;
 
-  // The loss scale of AMP, as the tensor that its scaler keeps up to date: memory follows it.
+  // AMP's loss scale, as the tensor that its scaler keeps up to date. The memory follows it.
   void set_scale(const at::Tensor& scale);
-  // On a device: has the scale copied to the host as it is now. The step that follows then needs
-  // not wait for the device to read it, if nobody changes the tensor meanwhile.
+  // On a device: starts a copy of the current scale to the host. The next step then need not wait
+  // for the device to read it, unless somebody changes the tensor meanwhile.
   void note_scale();
 
   State state();
   Names layout() const;
   // Takes effect with the next step. Entries of parameters that the model does not have are
-  // ignored. `steps`, if given: the steps taken before the state was saved, the same number on all
-  // ranks.
+  // ignored. `steps`, if given, is the number of steps taken before the state was saved, the same
+  // on all ranks.
   void load(State state, Names layout, std::optional<std::uint64_t> steps);
 
-  // Both settle the last step. The numbers of steps do not: `taken` are those since the start of
-  // the process, `steps` counts on over restarts.
+  // Both settle the last step. The step counts do not: `taken` counts since the process started,
+  // `steps` continues over restarts.
   Report report();
   Step last_step();
   std::uint64_t taken() const;
@@ -151,7 +154,7 @@ class Attachment {
   std::vector<Bucket> seen_;                          // DDP's cut in the last step
   std::vector<std::vector<const void*>> identities_;  // ... as it is compared with each step
   bool settled_ = false;                              // ... and it is ours
-  // Bucket 0's buffer. Kept alive, so that a new cut is seen by the buffer's new address.
+  // Bucket 0's buffer. It is kept alive, so a new cut always shows as a new address.
   at::Tensor first_;
   int staged_ = 0;  // steps since the load in which DDP's cut differed from the loaded one
   bool under_way_ = false;

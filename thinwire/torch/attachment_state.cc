@@ -24,9 +24,9 @@ void Attachment::follow_scale() {
   last_scale_ = now;
 }
 
-// Memory must have the scale of the gradients that come, so its value is needed here, and exactly.
-// On a device it is known without a wait for the backward under way only if it was noted before,
-// and has not changed since, which the tensor's version tells.
+// Memory must have the scale of the coming gradients, so the exact value is needed here. On a
+// device it is known without waiting for the running backward only if it was noted before and has
+// not changed since, which the tensor's version tells.
 double Attachment::scale_now() {
   const bool noted = noted_scale_ && noted_version_ == scale_._version();
   return noted ? noted_scale_->value() : scale_.item<double>();
@@ -45,7 +45,8 @@ void Attachment::on_begin(std::function<Factors()> ask) {
   ask_ = std::move(ask);
 }
 
-// Without the lock: the answer comes from Python, where others may hold what it needs and wait.
+// Without the lock: the answer comes from Python, where a thread that waits for our lock may hold
+// the GIL.
 void Attachment::ask_factors() {
   std::function<Factors()> ask;
   {
@@ -65,15 +66,15 @@ void Attachment::apply_factors() {
   factors_.clear();
 }
 
-// To look costs a wait on a device: there only in steps 8, 64, 512, ...
+// On a device the host waits for the answer, so it looks only in steps 8, 64, 512, ...
 bool Attachment::samples(c10::Device device) const {
   if (device.is_cpu()) return true;
   const std::uint64_t step = before_.steps + 1;
   return step >= 8 && std::has_single_bit(step) && std::countr_zero(step) % 3 == 0;
 }
 
-// The first element that is not 0: sparse averages have few others. A bounded search, in the first
-// bucket alone.
+// The first element that is not 0: sparse averages have few of them. The search is bounded, and in
+// the first bucket only.
 void Attachment::sample(const std::vector<at::Tensor>& gradients) {
   constexpr std::size_t most = std::size_t{1} << 14;
   sample_ = {};

@@ -35,7 +35,7 @@ py::dict dict_of(const Step& step);
 // Refuses unknown schemes, unknown options and bad values.
 Config config_of(const std::string& scheme);
 
-// A group over a backend of our own; none: of one worker.
+// A group over a backend of our own; without one, a group of one worker.
 std::shared_ptr<Group> group_of(c10::intrusive_ptr<c10d::Backend> backend,
                                 c10::intrusive_ptr<c10d::Store> store, int host, double timeout);
 

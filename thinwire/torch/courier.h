@@ -27,13 +27,13 @@ class Courier {
  public:
   virtual ~Courier() = default;
 
-  // Each bucket once per step, in order; the tensor holds the average after finish(). On a device
-  // that is so for later work of the stream that is current then.
+  // Takes each bucket once per step, in order. The tensor holds the average after finish(); on a
+  // device, for later work of the stream that is current then.
   virtual void submit(std::size_t bucket, const at::Tensor& gradient) = 0;
-  // True when the step is skipped: a gradient of some rank was not finite. Tensors hold `fill` (0
-  // or NaN) then. Nothing when it is not known yet, because a device is still at work.
+  // True if the step is skipped because some rank's gradient was not finite. Tensors then hold
+  // `fill` (0 or NaN). Empty if that is not known yet, because a device is still at work.
   virtual std::optional<bool> finish(float fill) = 0;
-  // The same, once it is known: waits for the device. Throws what went wrong there.
+  // The same, but waits until it is known. Throws what went wrong on the device.
   virtual bool outcome() = 0;
 
   // The same for the device: 1 where the last finished step is skipped or has failed, else 0. For
@@ -43,12 +43,12 @@ class Courier {
   // Where its work is enqueued; null on the CPU, and for the current stream.
   virtual Stream stream() const { return {}; }
 
-  // Between steps, with the outcome of the last one known.
+  // Called between steps, when the outcome of the last one is known.
   virtual Report report() = 0;
   virtual void visit_state(StateVisitor& visitor) = 0;
 };
 
-// How a worker reaches the others. The groups are ours alone, the process group is DDP's.
+// How a worker reaches the others. Only we use the groups; the process group is DDP's.
 struct Connections {
   c10::intrusive_ptr<c10d::ProcessGroup> process_group;
   c10::intrusive_ptr<c10d::Store> store;

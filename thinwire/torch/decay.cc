@@ -68,7 +68,7 @@ void add_decay(const SgdRule& rule, float scale, const at::Tensor& weights, at::
   }
   const bool alike = lie_alike(weights, weights) && lie_alike(weights, memory) &&
                      lie_alike(weights, gradient) && lie_alike(weights, sum);
-  // Elements that lie differently are brought into one order first, and back.
+  // Elements in different orders are copied into one order first, and back.
   const at::Tensor w = alike ? weights : weights.contiguous();
   const at::Tensor g = alike ? gradient : gradient.contiguous();
   const at::Tensor s = alike ? memory : memory.contiguous().clone();

@@ -1,6 +1,6 @@
-// decay.h: weight decay where the scheme holds the momentum. An optimizer whose momentum has gone
-// into the scheme would apply decay without any, a tenth of what it did; so decay gets the same
-// momentum here, before each of the optimizer's steps. The formula is that of kernels/sgd.h.
+// decay.h: weight decay for schemes that hold the momentum. Without its momentum, the optimizer
+// would apply only a tenth of the decay (at 0.9). So decay gets the same momentum here, before each
+// optimizer step. The formula is that of kernels/sgd.h.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 

@@ -58,8 +58,8 @@ void DelayedAttachment::leave_anchor(const char* what) const {
          " while the model holds the anchor; leave `with handle.anchor():` first");
 }
 
-// Weights that somebody sets before the first step would be an update of this worker, which travels
-// compressed and arrives late. Later they count as one: clipped weights, for instance.
+// If somebody set weights before the first step, that would be an update of this worker, compressed
+// and late. Later such a change counts as an update: clipped weights, for instance.
 void DelayedAttachment::check_parameters() const {
   std::size_t i = 0;
   for (const Bucket& bucket : buckets_)

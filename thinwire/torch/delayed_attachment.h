@@ -26,7 +26,7 @@
 
 namespace thinwire::ddp {
 
-// By parameter, in the order of the cut; undefined where the optimizer has none yet.
+// By parameter, in the order of the cut; undefined if the optimizer has none yet.
 using Moments = std::vector<at::Tensor>;
 
 class DelayedAttachment {
@@ -36,34 +36,34 @@ class DelayedAttachment {
   DelayedAttachment(std::shared_ptr<Group> group, const Cut& cut, const Moments& moments,
                     const Config& config, const DelayOptions& options);
 
-  // Before the optimizer's step: whether this worker's gradients are finite. Throws where no step
-  // may come: while the anchor is shown, after a parameter has got another type or shape, and when
-  // weights have changed between attach and the first step.
+  // Called before the optimizer's step. Returns whether this worker's gradients are finite. Throws
+  // if no step is allowed: while the anchor is shown, after a parameter's type or shape has
+  // changed, or if weights have changed between attach and the first step.
   bool finite();
   // Copies the averaged moments into those that are defined.
   void fill(const Moments& moments);
-  // After the optimizer's step, or without one where it was void.
+  // Called after the optimizer's step, or without one if the step was skipped.
   void finish_step(const Moments& moments, bool skipped);
-  // Takes in everything under way: all workers have the same weights then. Collective.
+  // Applies all messages in flight; all workers then have the same weights. Collective.
   void drain(const Moments& moments);
 
-  // The parameters hold the anchor until hide_anchor(), which forgets whatever they hold by then.
+  // The parameters hold the anchor until hide_anchor(), which discards whatever they hold then.
   void show_anchor();
   void hide_anchor();
 
   // Throws an Error that names `what` while the anchor is shown.
   void leave_anchor(const char* what) const;
 
-  // Exact, with messages under way. Loads before the first step of this run only. A load that
-  // throws may leave half of it behind: then load what state() gave before.
+  // Exact, with messages in flight. Can be loaded only before the first step of this run. A load
+  // that throws may have loaded a part; then load what state() returned before.
   State state(const Moments& moments);
   void load(const State& state, const Moments& moments);
 
-  // In place, over the workers. Collective.
+  // Averages over the workers, in place. Collective.
   void average(const at::Tensor& values);
   // Throws when an anchor, or one of `others`, differs between ranks, and names it. Collective.
   void check_replicas(const std::vector<std::pair<std::string, at::Tensor>>& others);
-  // Throws what has gone wrong with the messages under way, if anything has.
+  // Throws what has gone wrong with the messages in flight, if anything has.
   void check_messages();
 
   std::uint64_t steps() const;  // in all, those before a resumed checkpoint too

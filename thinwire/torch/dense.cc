@@ -1,9 +1,9 @@
 // dense.cc: DDP's own all-reduce, bit-identical: gradients times 1/workers, then the process
 // group's sum.
 //
-// Gloo's all-reduce does not say which rank is gone. So a rank that sees it fail says so in the
-// store, and a rank that has waited for a while looks there. All then enter a barrier of our own
-// group, whose roll call names the silent rank.
+// Gloo's all-reduce does not say which rank is gone. So a rank that sees it fail reports it in the
+// store, and a rank that has waited for a while looks there. All ranks then enter a barrier of our
+// own group, whose roll call names the silent rank.
 // SPDX-License-Identifier: Apache-2.0
 #include <chrono>
 #include <cmath>

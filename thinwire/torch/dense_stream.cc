@@ -1,6 +1,6 @@
 // dense_stream.cc: DDP's own all-reduce for gradients on a device, bit-identical to plain DDP.
-// Whether the sums are finite is found out there, in one pass over them, and a second one leaves
-// zeros where they are not; the host reads the answer when somebody asks.
+// One pass on the device checks whether the sums are finite, and a second one writes zeros if they
+// are not. The host reads the answer when somebody asks.
 // SPDX-License-Identifier: Apache-2.0
 #include <ATen/ops/_amp_foreach_non_finite_check_and_unscale.h>
 #include <ATen/ops/ones.h>

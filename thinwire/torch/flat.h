@@ -21,10 +21,11 @@ class Flat {
 
   Arrays arrays() const;
 
-  // Tensors by parameter, in the order of the buckets. What has an undefined one stays as it is.
+  // Tensors by parameter, in the order of the buckets. A part whose tensor is
+  // undefined stays as it is.
   void take(const std::vector<at::Tensor>& tensors);
   void give(const std::vector<at::Tensor>& tensors) const;
-  // Whether the array has the values of `tensor`, of parameter `i`.
+  // Whether the array has the values of `tensor` for parameter `i`.
   bool holds(std::size_t i, const at::Tensor& tensor) const;
 
  private:

@@ -26,7 +26,7 @@ Held::~Held() {
 
 void Held::watch(const at::Tensor& parameter) {
   const auto held = std::make_shared<bool>(false);
-  // The parameter owns its hooks: one that held the parameter would keep it for ever.
+  // The parameter owns its hooks: one that held the parameter would keep it alive forever.
   const at::TensorImpl* const self = parameter.unsafeGetTensorImpl();
   const auto look = [held, self](const at::TensorBase&) {
     if (*held) *held = !is_clear(self->grad());

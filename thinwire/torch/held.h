@@ -1,8 +1,8 @@
 // held.h: does a parameter's .grad still hold the average that the last step left there? Then the
 // next backward would add to it, and a scheme with momentum would apply momentum to an average
-// twice. The check looks at .grad itself before a backward adds to it, so it needs no word of
-// steps, dropped steps or zero_grad(). On a device a .grad that is not None costs a wait per
-// parameter: zero_grad() sets None by default.
+// twice. The check looks at .grad itself before a backward adds to it, so it need not know about
+// steps, dropped steps or zero_grad(). On a device, each .grad that is not None costs a wait;
+// zero_grad() sets None by default.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -22,10 +22,10 @@ class Held {
 
   bool watches() const { return !watched_.empty(); }
   void watch(const at::Tensor& parameter);
-  // A step has brought averages; or it has not after all.
+  // Says that a step has brought averages, or that it has not after all.
   void mark() { set(true); }
   void clear() { set(false); }
-  // The first parameter whose .grad holds one and is not zero; null: none does.
+  // The first parameter whose .grad holds an average and is not zero; null if there is none.
   const void* first() const;
 
  private:

@@ -1,7 +1,7 @@
 // hook.h: an Attachment as DDP's communication hook. At the end of backward DDP waits for the
 // hook's futures, bucket by bucket, and then asks for each result. Our futures are ready at once,
-// and the first result asked for waits for the whole step, so no extra thread is needed. On CUDA it
-// is DDP's stream that waits there, before it copies the first average; the host goes on.
+// and the first result asked for waits for the whole step, so no extra thread is needed. On
+// CUDA, DDP's stream waits there before it copies the first average; the host continues.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -28,12 +28,12 @@ class DdpHook final : public c10d::CommHookInterface {
   std::shared_ptr<Attachment> attachment_;
 };
 
-// Once per reducer: DDP refuses a second hook.
+// Call this once per reducer: DDP refuses a second hook.
 void register_hook(c10d::Reducer& reducer, std::shared_ptr<Attachment> attachment);
 
-// The plain form, for frameworks that take a function of their own: waits inside the last bucket's
-// call, by which time backward has nothing more to compute for this model. DDP looks at the results
-// of all buckets after that call only. `reducer`: whose bucket it is, where that is known.
+// The plain form, for frameworks that take a function. It waits inside the last bucket's call, when
+// backward has nothing left to compute for this model. DDP reads the results of all buckets only
+// after that call. `reducer` owns the bucket, if that is known.
 void run_plain(Attachment& attachment, c10d::GradBucket& bucket, const c10d::Reducer* reducer);
 
 }  // namespace thinwire::ddp

@@ -1,5 +1,5 @@
-// later.h: one number of a device, read later: a copy to pinned memory is enqueued, and the host
-// waits for that copy alone, not for work that came after it.
+// later.h: reads one number of a device later. A copy to pinned memory is enqueued, and the host
+// waits only for that copy, not for work enqueued after it.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -15,10 +15,10 @@ class Later {
  public:
   explicit Later(c10::Device device);
 
-  // `number`: a tensor of one float32, as the current stream leaves it.
+  // `number` is a tensor of one float32, read when the current stream has written it.
   void take(const at::Tensor& number);
 
-  // False when it has not come within the limit.
+  // False if it has not arrived within the limit.
   bool await(std::chrono::milliseconds limit) const;
   // The number that was taken last. Waits for it.
   double value() const;

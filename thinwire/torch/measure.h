@@ -1,5 +1,5 @@
-// measure.h: one scheme on given gradients, without other workers: bytes, error, encoding and
-// decoding time. For thinwire.inspect(), which prices them on a link.
+// measure.h: measures one scheme on given gradients, without other workers: bytes, error, encoding
+// and decoding time. thinwire.inspect() turns these into times on a link.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 

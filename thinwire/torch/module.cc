@@ -1,5 +1,5 @@
-// module.cc: thinwire._native, the C++ side of the package python/thinwire. A training step calls
-// nothing here except by choice.
+// module.cc: thinwire._native, the C++ side of the package python/thinwire. A training step need
+// not call anything here.
 // SPDX-License-Identifier: Apache-2.0
 #include <torch/csrc/utils/pybind.h>
 #include <torch/csrc/distributed/c10d/reducer.hpp>
@@ -69,7 +69,7 @@ std::shared_ptr<Attachment> make_attachment(c10::intrusive_ptr<c10d::ProcessGrou
   return {new Attachment(std::move(connections), std::move(names), std::move(attachment)), release};
 }
 
-// May be let go by any thread.
+// Any thread may drop it.
 std::shared_ptr<py::object> held_object(const py::object& function) {
   return {new py::object(function), [](py::object* object) {
             const py::gil_scoped_acquire gil;
@@ -86,7 +86,7 @@ std::function<void(const Step&)> callback_of(const py::object& function) {
   };
 }
 
-// A Python function that is asked for factors of momentum; see Attachment::on_begin().
+// A Python function that returns factors of momentum; see Attachment::on_begin().
 std::function<Factors()> factors_of(const py::object& function) {
   const std::shared_ptr<py::object> held = held_object(function);
   return [held] {

@@ -11,7 +11,7 @@
 namespace thinwire::ddp {
 namespace {
 
-// None where the optimizer has no moment of a parameter yet.
+// None if the optimizer has no moment of a parameter yet.
 using Given = std::vector<std::optional<at::Tensor>>;
 
 Moments moments_of(const Given& given) {

@@ -1,6 +1,6 @@
-// order.h: the two orders of a parameter's elements. A state has them by index, the last dimension
-// fastest, whatever the parameter's memory format; a bucket of DDP has them as they lie in memory,
-// which is another order for channels_last.
+// order.h: the two orders of a parameter's elements. A state stores them by index, the last
+// dimension fastest, whatever the parameter's memory format. A DDP bucket has them in memory order,
+// which differs for channels_last.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -17,7 +17,7 @@ namespace thinwire::ddp {
 
 class Orders {
  public:
-  // Of a parameter as it lies in a bucket.
+  // The order of a parameter in a bucket.
   void note(const std::string& name, const c10::TensorImpl& parameter);
 
   // Changes the order of every u, v and m of a parameter whose two orders differ.

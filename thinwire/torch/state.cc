@@ -11,7 +11,7 @@ namespace {
 
 constexpr std::string_view residual = "/v";
 
-// "PARAMETER" of "PARAMETER/v"; empty where that is no residual.
+// "PARAMETER" of "PARAMETER/v"; empty if that is not a residual.
 std::string residual_of(const std::string& name, Share share) {
   if (share != Share::summed || !name.ends_with(residual)) return "";
   return name.substr(0, name.size() - residual.size());

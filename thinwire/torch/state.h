@@ -24,7 +24,8 @@ class Transfer final : public StateVisitor {
   void tensor(const std::string& name, std::span<float> values, Share share) override;
   void number(const std::string& name, double& value, Share share) override;
 
-  // Residuals that nobody took, those of owners once per worker (they are of averages).
+  // Residuals that nobody took. Those of owners count once per worker, because they belong to
+  // averages.
   Owed owed(const std::vector<Bucket>& buckets, int workers) const;
 
  private:
@@ -32,8 +33,8 @@ class Transfer final : public StateVisitor {
   std::set<std::string> taken_;
 };
 
-// Adds what is owed to the residuals visited, and takes it out of `owed`. What remains has no place
-// in the scheme and must be added to the next gradient.
+// Adds what is owed to the residuals visited, and removes it from `owed`. The scheme has no place
+// for what remains; add it to the next gradient.
 class Deposit final : public StateVisitor {
  public:
   explicit Deposit(Owed& owed) : owed_(owed) {}
@@ -44,7 +45,7 @@ class Deposit final : public StateVisitor {
   Owed& owed_;
 };
 
-// Multiplies everything that is as large as gradients are: the loss scale of AMP has changed.
+// Multiplies everything that scales with gradients, when AMP's loss scale has changed.
 class Rescale final : public StateVisitor {
  public:
   explicit Rescale(float factor) : factor_(factor) {}
@@ -57,7 +58,7 @@ class Rescale final : public StateVisitor {
 
 using Factors = std::map<std::string, double>;  // by parameter
 
-// Multiplies the momentum u of the parameters that are named.
+// Multiplies the momentum u of the named parameters.
 class Multiply final : public StateVisitor {
  public:
   explicit Multiply(const Factors& factors) : factors_(factors) {}

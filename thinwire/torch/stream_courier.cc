@@ -59,7 +59,7 @@ class StreamCourier final : public Courier {
   void visit_state(StateVisitor& visitor) override { exchange_.visit_state(visitor); }
 
  private:
-  // Later work of `to` runs after what `from` has now.
+  // Later work in `to` runs after the work that is in `from` now.
   void order(const c10::Stream& from, const c10::Stream& to) const {
     if (device_.is_cpu()) return;
     c10::Event event(device_.type());

@@ -10,7 +10,7 @@
 namespace thinwire::ddp {
 namespace {
 
-// DDP keeps its counts to itself and its heirs.
+// DDP's counts are protected members, so this class derives from the reducer.
 struct Heir : c10d::Reducer {
   static bool looks(const c10d::Reducer& reducer) {
     return reducer.*(&Heir::find_unused_parameters_);
@@ -68,7 +68,7 @@ void Unused::look(const Usage& usage, const std::vector<const void*>& parameters
   ++bucket_;
 }
 
-// On the device, because NCCL knows nothing else.
+// On the device, because NCCL reaches only device memory.
 void Unused::ask(const Usage& usage, c10d::ProcessGroup& group, c10::Device device) {
   if (fixed_) return;
   fixed_ = usage.fixed;

@@ -27,27 +27,27 @@ struct Usage {
   bool fixed;  // a static graph: the same in every step
 };
 
-// All that DDP averages.
+// All parameters that DDP averages.
 const std::vector<at::Tensor>& averaged_parameters(const c10d::Reducer& reducer);
 
-// Of this rank. Nothing where DDP does not look: then all parameters are used by all ranks.
+// Usage on this rank. Empty if DDP does not track it: then all ranks use all parameters.
 std::optional<Usage> usage_of(const c10d::Reducer& reducer);
 
-// What came back for parameters that no rank has used: while a step is under way, those that this
-// rank has not.
+// What came back for parameters that no rank has used; during a step, for those that this rank has
+// not used.
 class Unused {
  public:
-  // Of one bucket, before it is exchanged.
+  // Looks at one bucket before it is exchanged.
   void look(const Usage& usage, const std::vector<const void*>& parameters,
             const at::Tensor& gradient);
-  // Collective, after the last bucket was submitted. Runs beside the exchange; once for a fixed
-  // usage.
+  // Collective, after the last bucket was submitted. Runs beside the exchange, and only once if the
+  // usage is fixed.
   void ask(const Usage& usage, c10d::ProcessGroup& group, c10::Device device);
   // After the exchange: takes what it returned for them out of the buckets, which then hold what
   // they held before. Keys are places in the step's sequence of parameters.
   std::map<std::size_t, std::vector<float>> take(const std::vector<at::Tensor>& gradients);
-  // Whether this rank has left out any parameter. On a device what look() and take() do for these
-  // needs the host, which waits.
+  // Whether this rank has left out any parameter. On a device, look() and take() make the host wait
+  // for these.
   bool any() const { return !parts_.empty(); }
   void clear();
 
