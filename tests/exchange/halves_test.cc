@@ -173,9 +173,9 @@ TEST(Halves, ResumeIsExact) {
 }
 
 TEST(Halves, StreamsHaveTheBitsOfAnExchange) {
-  for (const char* text : stream_schemes) {
+  for (const Config& config : stream_configs(Device::Kind::cpu)) {
     for (const Types& all : types)
-      run_local(2, [&](Group& group) { law_halves(group, Config::parse(text), all, {group}); });
+      run_local(2, [&](Group& group) { law_halves(group, config, all, {group}); });
   }
 }
 
