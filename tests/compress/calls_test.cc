@@ -28,6 +28,7 @@ class Alone {
     const Bytes own{static_cast<std::byte*>(gradient.data), leg_.bytes};
     room_ = leg_.in_place ? own : Bytes(out_).first(leg_.bytes);
     size_ = compressor->encode(turn, gradient, room_);
+    all += size_;
     EXPECT_LE(size_, leg_.bytes) << name_;
     EXPECT_TRUE(size_ == leg_.bytes || leg_.reduction == Reduction::gather) << name_;
     EXPECT_EQ(std::count(out_.end() - 64, out_.end(), canary), 64) << name_;
@@ -55,6 +56,7 @@ class Alone {
   }
 
   std::unique_ptr<Compressor> compressor;
+  std::size_t all = 0;  // bytes written
 
  private:
   std::string name_;
@@ -130,6 +132,24 @@ TEST(Calls, UndoingAndSavingTwiceIsDoingItOnce) {
     alone.compressor->undo({});
     EXPECT_EQ(state(), once) << config.str();
   }
+}
+
+// What a scheme says that a step takes, all rounds together.
+TEST(Calls, StepsTakeTheBytesThatTheSchemeTells) {
+  const Bucket bucket{0, {{"w", 0, 6000, {60, 100}}, {"n", 6000, 0, {}}, {"b", 6000, 11, {}}}};
+  int told = 0;
+  for (const Config& config : law_configs()) {
+    const Scheme& scheme = find_scheme(config.scheme);
+    if (scheme.bytes == nullptr) continue;
+    const std::size_t bytes = scheme.bytes(Options(config, scheme.options), bucket);
+    if (bytes == 0) continue;  // it depends on the data
+    Alone alone(config, bucket);
+    std::vector<float> values = gradient(Shape::normal, 6011, 1);
+    ASSERT_TRUE(alone.step(values).ok()) << config.str();
+    EXPECT_EQ(alone.all, bytes) << config.str();
+    ++told;
+  }
+  EXPECT_GT(told, sanitized ? 5 : 20);
 }
 
 // A scheme of several rounds must have decoded a step before it encodes the next.
