@@ -176,7 +176,7 @@ TEST(Halves, StreamsHaveTheBitsOfAnExchange) {
   for (const char* text : {"dense", "fp16", "bf16", "topk:density=0.02", "dgc:density=0.02",
                            "dgc:density=0.02,clip=0.5", "onebit", "int8", "powersgd"}) {
     for (const Types& all : types)
-      run_local(2, [&](Group& group) { law_halves(group, config, all, {group}); });
+      run_local(2, [&](Group& group) { law_halves(group, Config::parse(text), all, {group}); });
   }
 }
 
