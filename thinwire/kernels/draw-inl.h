@@ -54,8 +54,9 @@ class Draws {
   HWY_INLINE V hash() {
     V x = at_;
     at_ = hn::Add(at_, stride_);
-    x = hn::Mul(hn::Xor(x, hn::ShiftRight<16>(x)), hn::Set(D(), draw_factors[0]));
-    x = hn::Mul(hn::Xor(hn::Xor(x, hn::ShiftRight<15>(x)), twist_), hn::Set(D(), draw_factors[1]));
+    x = hn::Mul(hn::Xor(x, hn::ShiftRight<16>(x)), hn::Set(D(), draw_first_factor));
+    x = hn::Mul(hn::Xor(hn::Xor(x, hn::ShiftRight<15>(x)), twist_),
+                hn::Set(D(), draw_second_factor));
     return hn::Xor(x, hn::ShiftRight<16>(x));
   }
 

@@ -23,7 +23,8 @@ struct DrawKey {
 };
 
 inline constexpr std::uint32_t draw_step = 0x9e3779b9u;
-inline constexpr std::uint32_t draw_factors[] = {0x7feb352du, 0x846ca68bu};
+// Not an array: nvcc compiles a read of a host's array in device code to a trap, without a word.
+inline constexpr std::uint32_t draw_first_factor = 0x7feb352du, draw_second_factor = 0x846ca68bu;
 
 constexpr DrawKey draw_key(std::uint64_t seed) {
   const std::uint64_t bits = random_at(seed, 0);
@@ -32,8 +33,8 @@ constexpr DrawKey draw_key(std::uint64_t seed) {
 
 constexpr std::uint32_t draw_hash(DrawKey key, std::uint32_t pair) {
   std::uint32_t x = pair * draw_step + key.start;
-  x = (x ^ (x >> 16)) * draw_factors[0];
-  x = (x ^ (x >> 15) ^ key.twist) * draw_factors[1];
+  x = (x ^ (x >> 16)) * draw_first_factor;
+  x = (x ^ (x >> 15) ^ key.twist) * draw_second_factor;
   return x ^ (x >> 16);
 }
 
