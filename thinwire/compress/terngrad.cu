@@ -407,8 +407,8 @@ class TerngradCudaCompressor final : public Compressor {
   }
 
   void check(const TensorView& view) const {
-    require_on_device(
-        view, site_, bucket_.elements(),
+    require_gradient(
+        view, bucket_, site_.device,
         "terngrad, rank " + std::to_string(site_.rank) + ", bucket " + std::to_string(bucket_.id));
   }
 
