@@ -28,6 +28,7 @@ class Alone {
     const Bytes own{static_cast<std::byte*>(gradient.data), leg_.bytes};
     room_ = leg_.in_place ? own : Bytes(out_).first(leg_.bytes);
     size_ = compressor->encode(turn, gradient, room_);
+    all += size_;
     EXPECT_LE(size_, leg_.bytes) << name_;
     EXPECT_TRUE(size_ == leg_.bytes || leg_.reduction == Reduction::gather) << name_;
     EXPECT_EQ(std::count(out_.end() - 64, out_.end(), canary), 64) << name_;
@@ -55,6 +56,7 @@ class Alone {
   }
 
   std::unique_ptr<Compressor> compressor;
+  std::size_t all = 0;  // bytes written
 
  private:
   std::string name_;
@@ -132,6 +134,24 @@ TEST(Calls, UndoingAndSavingTwiceIsDoingItOnce) {
   }
 }
 
+// What a scheme says that a step takes, all rounds together.
+TEST(Calls, StepsTakeTheBytesThatTheSchemeTells) {
+  const Bucket bucket{0, {{"w", 0, 6000, {60, 100}}, {"n", 6000, 0, {}}, {"b", 6000, 11, {}}}};
+  int told = 0;
+  for (const Config& config : law_configs()) {
+    const Scheme& scheme = find_scheme(config.scheme);
+    if (scheme.bytes == nullptr) continue;
+    const std::size_t bytes = scheme.bytes(Options(config, scheme.options), bucket);
+    if (bytes == 0) continue;  // it depends on the data
+    Alone alone(config, bucket);
+    std::vector<float> values = gradient(Shape::normal, 6011, 1);
+    ASSERT_TRUE(alone.step(values).ok()) << config.str();
+    EXPECT_EQ(alone.all, bytes) << config.str();
+    ++told;
+  }
+  EXPECT_GT(told, sanitized ? 5 : 20);
+}
+
 // A scheme of several rounds must have decoded a step before it encodes the next.
 TEST(Calls, TellWhetherStepsTakeTurns) {
   const auto in_turn = [](const char* text) {
@@ -142,6 +162,31 @@ TEST(Calls, TellWhetherStepsTakeTurns) {
     EXPECT_FALSE(in_turn(text)) << text;
   for (const char* text : {"csc", "csc:select=previous", "terngrad", "powersgd"})
     EXPECT_TRUE(in_turn(text)) << text;
+}
+
+// Matrices of several pieces, by rows and by columns: a gradient of rank 2 arrives as it is.
+TEST(PowerSgd, LongMatricesAreExactToo) {
+  for (const auto& [rows, cols] : {std::pair{200, 1100}, std::pair{1100, 200}}) {
+    const auto count = static_cast<std::size_t>(rows * cols);
+    for (const int number : {1, 3}) {
+      set_threads(number);
+      Alone alone(Config::parse("powersgd"), Bucket{0, {{"w", 0, count, {rows, cols}}}});
+      ASSERT_EQ(alone.compressor->rounds(), 2);
+      for (std::uint64_t step = 0; step < 2; ++step) {
+        std::vector<float> values(count);
+        for (std::size_t i = 0; i < count; ++i) {
+          const std::size_t row = i / static_cast<std::size_t>(cols);
+          const std::size_t col = i % static_cast<std::size_t>(cols);
+          values[i] = random_unit(step, row) * random_unit(7, col) -
+                      random_unit(5, row) * random_unit(step + 20, col);
+        }
+        const std::vector<float> given = values;
+        ASSERT_TRUE(alone.step(values).ok());
+        for (std::size_t i = 0; i < count; ++i) ASSERT_NEAR(values[i], given[i], 1e-4) << i;
+      }
+    }
+  }
+  set_threads(1);
 }
 
 // A step is decoded with its own choice, whatever was encoded since.

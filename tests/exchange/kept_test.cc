@@ -137,7 +137,8 @@ TEST_P(Kept, FramesOfOthersAreRefused) {
   EXPECT_EQ(status.code, Code::mismatch);
   EXPECT_TRUE(refused(config, Bucket::single(3, "w", 648), step));
   for (const Scheme* scheme : schemes()) {
-    if (scheme->name == config.scheme) continue;
+    // Another test may have registered a topk under its own name.
+    if (scheme->name == config.scheme || scheme->id > 127) continue;
     const Config from{scheme->name, {}};
     if (!last_round(from, bucket, step, nullptr, status, culprit).empty()) {
       EXPECT_TRUE(refused(from, bucket, step)) << from.str();

@@ -121,18 +121,21 @@ TEST_F(DgcMemoryTest, EqualsThePlainStep) {
 
 TEST_F(DgcMemoryTest, DoesNotDependOnThreads) {
   const std::size_t count = (1u << 19) + 13;
-  for (const bool exact : {false, true}) {
-    for (const Shape shape : {Shape::heavy, Shape::constant}) {
+  for (const Shape shape : {Shape::heavy, Shape::constant}) {
+    std::vector<std::vector<float>> gradients;
+    for (std::uint64_t step = 0; step < 4; ++step)
+      gradients.push_back(gradient(shape, count, step));
+    for (const bool exact : {false, true}) {
       std::vector<std::vector<std::uint32_t>> sent;
       std::vector<std::vector<float>> residual;
       for (const int threads : {1, 2, 3}) {
         set_threads(threads);
         DgcMemory memory(Bucket::single(0, "w", count), {Accumulate::momentum, 0.9f, exact, false});
         Survivors survivors;
-        for (std::uint64_t step = 0; step < 4; ++step) {
+        for (std::size_t step = 0; step < gradients.size(); ++step) {
           if (step == 2)
             set_threshold(memory, 1e-6, 0.001);  // nearly everything passes: lists must be pruned
-          memory.step(gradient(shape, count, step), 1.0f, 0.001, survivors);
+          memory.step(gradients[step], 1.0f, 0.001, survivors);
         }
         sent.push_back(survivors.index);
         residual.emplace_back(memory.residual().begin(), memory.residual().end());

@@ -30,17 +30,31 @@ __device__ double add_threads(double x) {
 }
 
 // Subtracts share * minus from x, unless minus is null, then adds the products of x and `times`, or
-// its squares where that is null.
+// its squares where that is null. A few elements are loaded before the first is stored.
 __device__ double sweep(double* x, std::uint32_t length, const double* minus, double share,
                         const double* times) {
+  constexpr unsigned few = 4;
   double sum = 0;
-  for (std::uint32_t i = threadIdx.x; i < length; i += threads) {
-    double value = x[i];
-    if (minus != nullptr) {
-      value -= share * minus[i];
-      x[i] = value;
+  for (std::uint32_t start = threadIdx.x; start < length; start += few * threads) {
+    double value[few], other[few], factor[few];
+#pragma unroll
+    for (unsigned k = 0; k < few; ++k) {
+      const std::uint32_t i = start + k * threads;
+      if (i >= length) continue;
+      value[k] = x[i];
+      other[k] = minus == nullptr ? 0 : minus[i];
+      factor[k] = times == nullptr ? 0 : times[i];
     }
-    sum += value * (times == nullptr ? value : times[i]);
+#pragma unroll
+    for (unsigned k = 0; k < few; ++k) {
+      const std::uint32_t i = start + k * threads;
+      if (i >= length) continue;
+      if (minus != nullptr) {
+        value[k] -= share * other[k];
+        x[i] = value[k];
+      }
+      sum += value[k] * (times == nullptr ? value[k] : factor[k]);
+    }
   }
   return add_threads(sum);
 }

@@ -253,6 +253,16 @@ __global__ void __launch_bounds__(block_threads)
 inline constexpr std::uint32_t tile_most = 8 * block_threads;
 inline constexpr std::uint32_t stage_lines = 160;  // of one rank, for a tile of any rule
 
+// Part of a payload in shared memory, read by places in the whole payload. A pointer to the start
+// of the payload would lie outside of shared memory, where a GPU must not compute addresses.
+struct Staged {
+  const std::uint8_t* data;
+  std::uint64_t first;  // the place of data[0]; may be "negative": sums wrap around
+
+  __device__ const std::uint8_t* operator+(std::uint64_t i) const { return data + (i - first); }
+  __device__ std::uint8_t operator[](std::uint64_t i) const { return data[i - first]; }
+};
+
 // The lines of a frame that hold the spans of a tile, and the place of each span among them.
 struct TileLines {
   std::uint64_t first[2];
@@ -364,10 +374,10 @@ __global__ void __launch_bounds__(block_threads)
         const auto place = rule.place(mine + part, some);
 #pragma unroll 2
         for (std::uint32_t rank = 0; rank < ranks; ++rank) {
-          // As if the payload began before what is staged of it.
+          // The payload begins before what is staged of it.
           const auto at = [&](int span, std::uint32_t skip) {
-            return reinterpret_cast<const std::uint8_t*>(stage[rank] + skip) + block_header_bytes -
-                   block_frame::line_bytes * lines.first[span];
+            return Staged{reinterpret_cast<const std::uint8_t*>(stage[rank] + skip),
+                          block_frame::line_bytes * lines.first[span] - block_header_bytes};
           };
           if (!rule.add(at(0, 0), at(1, lines.count[0]), place, some, share, sum + part))
             worst = min(worst, base + rank);

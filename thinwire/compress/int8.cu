@@ -82,7 +82,8 @@ struct Int8Device {
   }
 
   // Blocks start at multiples of 8 bytes, so four codes are a word.
-  __device__ bool add(const std::uint8_t* payload, const std::uint8_t*, const Place& place,
+  template <typename Payload>
+  __device__ bool add(const Payload& payload, const Payload&, const Place& place,
                       std::uint32_t count, float share, float* sum) const {
     const auto* const numbers = reinterpret_cast<const float*>(payload + place.scale);
     float lo = numbers[0], step_size = numbers[1];

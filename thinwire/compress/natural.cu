@@ -72,7 +72,8 @@ struct NaturalDevice {
     return {{first, signs}, {std::uint64_t{first} + count, signs + (count + 7) / 8}};
   }
 
-  __device__ bool add(const std::uint8_t* payload, const std::uint8_t* signs_in, const Place& place,
+  template <typename Payload>
+  __device__ bool add(const Payload& payload, const Payload& signs_in, const Place& place,
                       std::uint32_t count, float share, float* sum) const {
     const std::uint8_t* const at = payload + place.first;
     const std::uint32_t exponents = count == step

@@ -19,6 +19,8 @@ static_assert(qsgd_most <= elias_most);
 
 using PackedCodec = BlockCodec<QsgdRule, qsgd_bytes, qsgd_encode, qsgd_add>;
 
+constexpr std::size_t norm_bytes = sizeof(float);
+
 // Each bucket is its norm and, unless that is 0, its levels in Elias codes. Buckets have no fixed
 // place in the payload, so they are coded sequentially.
 class EliasCodec final : public Codec {
@@ -27,8 +29,8 @@ class EliasCodec final : public Codec {
 
   std::size_t payload_bytes() const override {
     const std::size_t rest = elements_ % rule_.bucket;
-    return elements_ / rule_.bucket * (4 + elias_bound(rule_.bucket, rule_.bits)) +
-           (rest == 0 ? 0 : 4 + elias_bound(rest, rule_.bits));
+    return elements_ / rule_.bucket * (norm_bytes + elias_bound(rule_.bucket, rule_.bits)) +
+           (rest == 0 ? 0 : norm_bytes + elias_bound(rest, rule_.bits));
   }
 
   Coded encode(std::span<const float> gradient, std::span<float> residual, std::uint64_t seed,
@@ -42,8 +44,8 @@ class EliasCodec final : public Codec {
                                    residual.empty() ? nullptr : residual.data() + at, size, key,
                                    static_cast<std::uint32_t>(at), norm, levels_, signs_) &&
                      coded.finite;
-      std::memcpy(out.data() + coded.bytes, &norm, 4);
-      coded.bytes += 4;
+      std::memcpy(out.data() + coded.bytes, &norm, norm_bytes);
+      coded.bytes += norm_bytes;
       if (norm > 0) coded.bytes += elias_encode(levels_, signs_, size, out.subspan(coded.bytes));
     }
     return coded;
@@ -53,10 +55,11 @@ class EliasCodec final : public Codec {
     std::uint8_t levels[qsgd_most], signs[qsgd_most / 8];
     for (std::size_t at = 0; at < elements_; at += rule_.bucket) {
       const std::size_t size = std::min(rule_.bucket, elements_ - at);
-      if (payload.size() < 4) return {Code::truncated, "its payload ends before a bucket's norm"};
+      if (payload.size() < norm_bytes)
+        return {Code::truncated, "its payload ends before a bucket's norm"};
       float norm = 0;
-      std::memcpy(&norm, payload.data(), 4);
-      payload = payload.subspan(4);
+      std::memcpy(&norm, payload.data(), norm_bytes);
+      payload = payload.subspan(norm_bytes);
       if (!qsgd_norm_is_sound(norm)) return {Code::bad_value, "a norm that no encoder writes"};
       if (norm == 0) continue;
       std::size_t used = 0;

@@ -131,7 +131,8 @@ struct QsgdDevice {
         {bucket_at((first + count) / group) + (rest == 0 ? 0 : qsgd_bucket_bytes(rule, rest)), 0}};
   }
 
-  __device__ bool add(const std::uint8_t* payload, const std::uint8_t*, const Place& place,
+  template <typename Payload>
+  __device__ bool add(const Payload& payload, const Payload&, const Place& place,
                       std::uint32_t count, float share, float* sum) const {
     const float norm = *reinterpret_cast<const float*>(payload + place.norm);
     const std::uint32_t signs = payload[place.signs], used = count * rule.bits;

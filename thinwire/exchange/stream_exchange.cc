@@ -66,6 +66,9 @@ class StreamExchange::Engine final : private Stations {
     lanes_.check_gradient(bucket, gradient);
     if (gradient.device != link_.device)
       fail(lanes_.where(bucket), ": the gradient is not on the device of this exchange");
+    if (const DType type = lanes_[bucket].bucket.dtype; gradient.dtype != type)
+      fail(lanes_.where(bucket), ": expected ", name_of(type), " elements, got ",
+           name_of(gradient.dtype));
     try {
       result();  // of the step before
       if (submitted_ == 0) begin();
