@@ -1,5 +1,6 @@
-// calls_test.cc: every scheme refuses memory that is not its bucket's, whichever call brings it, and
-// gives every element its turn: the first, the last, those beside the borders of threads and tiles.
+// calls_test.cc: every scheme refuses memory that is not its bucket's, whichever call brings it,
+// and gives every element its turn: the first, the last, those beside the borders of threads and
+// tiles.
 // SPDX-License-Identifier: Apache-2.0
 #include <gtest/gtest.h>
 
