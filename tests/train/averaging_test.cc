@@ -30,10 +30,13 @@ struct Ending {
   Report report;
   std::uint64_t skipped = 0;
 
-  void expect_equal(const Ending& other) const {
+  // In streams a skipped step runs all its rounds: there a scheme of several rounds sends more.
+  void expect_equal(const Ending& other, bool one_round) const {
     EXPECT_TRUE(state == other.state);
     EXPECT_EQ(skipped, other.skipped);
-    EXPECT_EQ(report.payload_bytes, other.report.payload_bytes);
+    if (one_round) {
+      EXPECT_EQ(report.payload_bytes, other.report.payload_bytes);
+    }
     EXPECT_EQ(report.dense_bytes, other.report.dense_bytes);
   }
 };
@@ -119,7 +122,10 @@ void expect_the_same(const Task& task, int ranks) {
   run_local(ranks, [&](Group& group) {
     const Ending expected = train(host, group, 0, steps);
     EXPECT_EQ(expected.skipped, ranks > fault.second ? 1u : 0u);
-    train(streams, group, 0, steps).expect_equal(expected);
+    const Config config = Config::parse(task.scheme);
+    const Bucket probe{0, {{"w", 0, 4096, {64, 64}}}};
+    const bool one_round = make_compressor(config, probe, {0, 1})->rounds() == 1;
+    train(streams, group, 0, steps).expect_equal(expected, one_round);
     // A checkpoint of each, continued by the other.
     const State of_host = train(host, group, 0, half).state;
     const State of_streams = train(streams, group, 0, half).state;
