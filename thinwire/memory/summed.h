@@ -27,7 +27,8 @@ struct SummedRule {
 
   THINWIRE_HD float limited(float x) const {
     if (dtype != DType::f16) return x;
-    return x < -f16_limit ? -f16_limit : f16_limit < x ? f16_limit : x;
+    if (x < -f16_limit) return -f16_limit;
+    return f16_limit < x ? +f16_limit : x;  // a value: device code has no address of a constant
   }
 
   // This worker's part of the sum, as an element of `dtype`, which is V's.
