@@ -63,10 +63,10 @@ struct Turn {
   double squared_norm = 0;  // of this worker's gradient over all buckets; only with needs_norm()
 
   // The rest is for devices only, and points to device memory.
-  Verdict* verdict = nullptr;        // of this step
+  Verdict* verdict = nullptr;  // of this step
   // encode() of a gather writes its number of bytes there; of a scatter, those of every piece.
   std::uint64_t* written = nullptr;
-  const double* norm = nullptr;      // squared_norm
+  const double* norm = nullptr;  // squared_norm
 };
 
 // The result of a collective. For sum and max it is one reduced payload; for gather and scatter one
