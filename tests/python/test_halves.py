@@ -223,7 +223,7 @@ def test_decay_has_the_same_bits_on_the_cpu_and_on_a_device(dtype, nesterov):
 
 
 def unused(rank, world):
-    """A layer that no rank uses keeps its weights; what the scheme returns for it stays in memory."""
+    """A layer that no rank uses keeps its weights; what the scheme returns for it is kept."""
     model = Net("mixed")
     model.spare = torch.nn.Linear(4, 4).bfloat16()
     ddp, optimizer = wrap(model, find_unused_parameters=True), sgd(model)
