@@ -84,7 +84,9 @@ static void expect_refusals(const Config& config, const Bucket& bucket) {
       {view(count, type, {Device::Kind::cuda, 2}), "got memory of cuda:2"},
   };
   const std::string place = text_of(config.str(), " in ", name_of(type), ": ");
-  for (const auto& [bad, what] : wrong) {
+  for (const auto& one : wrong) {
+    const TensorView bad = one.first;  // clang 14 does not capture parts of a pair
+    const std::string& what = one.second;
     Alone alone(config, bucket);
     EXPECT_TRUE(alone.compressor->sound().value_or(true)) << place;
     const std::string text = error_of([&] { alone.encode({}, bad); });
