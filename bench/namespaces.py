@@ -37,7 +37,7 @@ def run(command: str) -> str:
 
 
 def burst_of(rate: str) -> int:
-    """In bytes, for a rate such as 100mbit. A bucket lets a burst pass at once after every pause, and
+    """In bytes, for a rate such as 100mbit. A bucket lets a burst pass after every pause, and
     messages shorter than the burst see no limit: three frames, where the kernel's timers allow it.
     With less than 128 kB, 1 Gbit/s loses a third of its rate."""
     unit = next(unit for unit in RATES if rate.endswith(unit))
@@ -128,7 +128,7 @@ class Network:
         run(f"ip -n {name} link set lo up")
 
     def shape(self, rate: str) -> None:
-        """Limits both directions of every link by a token bucket; "none": as fast as the machine."""
+        """Limits both directions of every link by a token bucket; "none": no limit."""
         for host, name in enumerate(self.names):
             for place, device in ((name, DEVICE), (self._switch, f"port{host}")):
                 run(

@@ -38,9 +38,9 @@ inline std::vector<float> make_gradient(Shape shape, std::size_t count, std::uin
   return values;
 }
 
-// `count` numbers of the given shape, as a function of the seed. The laws give every scheme the same
-// gradients, and to make them takes longer than to exchange them, so short ones are kept. Not for
-// ThreadSanitizer: the lock would order what ranks do, and hide races.
+// `count` numbers of the given shape, as a function of the seed. The laws give every scheme the
+// same gradients, and to make them takes longer than to exchange them, so short ones are kept. Not
+// for ThreadSanitizer: the lock would order what ranks do, and hide races.
 inline std::vector<float> gradient(Shape shape, std::size_t count, std::uint64_t seed) {
 #if defined(__has_feature)
 #if __has_feature(thread_sanitizer)

@@ -1,5 +1,5 @@
-// coded_test.cc: the elementwise schemes on a GPU against the CPU: the same frames, averages and memory, bit
-// for bit, whatever the options, sizes and values.
+// coded_test.cc: the elementwise schemes on a GPU against the CPU: the same frames, averages and
+// memory, bit for bit, whatever the options, sizes and values.
 // SPDX-License-Identifier: Apache-2.0
 #include "tests/cuda/replay.h"
 #include "tests/cuda/twins.h"

@@ -13,8 +13,8 @@
 
 namespace thinwire {
 
-// Runs five steps of one rank whose sums and slots are its own payloads, the last one captured or not.
-// Returns the averages.
+// Runs five steps of one rank whose sums and slots are its own payloads, the last one captured or
+// not. Returns the averages.
 inline std::vector<std::vector<float>> averages_of(const std::string& config, const Bucket& bucket,
                                                    Stream stream, bool captured) {
   const auto one = make_compressor(Config::parse(config), bucket, {0, 1, true, true, gpu});

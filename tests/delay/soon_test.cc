@@ -1,5 +1,5 @@
-// soon_test.cc: a message starts when it is given, though the thread sleeps, and is there as soon as
-// it has arrived.
+// soon_test.cc: a message starts when it is given, though the thread sleeps, and is there as soon
+// as it has arrived.
 // SPDX-License-Identifier: Apache-2.0
 #include <gtest/gtest.h>
 

@@ -1,5 +1,5 @@
-// stream_told_test.cc: what an exchange of device memory tells: the first error again and again, who
-// is at fault, the step and the traffic; with compressors that do as they are told.
+// stream_told_test.cc: what an exchange of device memory tells: the first error again and again,
+// who is at fault, the step and the traffic; with compressors that do as they are told.
 // SPDX-License-Identifier: Apache-2.0
 #include <gtest/gtest.h>
 

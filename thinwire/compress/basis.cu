@@ -1,6 +1,6 @@
-// basis.cu: Gram-Schmidt, twice over, of all matrices at once: a thread block each. Thread t has the
-// elements t, t + 1024, ... of every vector and adds their products, so only sums meet in shared
-// memory.
+// basis.cu: Gram-Schmidt, twice over, of all matrices at once: a thread block each. Thread t has
+// the elements t, t + 1024, ... of every vector and adds their products, so only sums meet in
+// shared memory.
 // SPDX-License-Identifier: Apache-2.0
 #include "thinwire/compress/basis.h"
 #include "thinwire/compress/powersgd_cuda.h"

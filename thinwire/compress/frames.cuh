@@ -6,10 +6,10 @@
 // a line that are not of the payload count as zeros; zeros in front change nothing, and zeros
 // behind are taken back at the end.
 //
-// Where a decoder reads all payloads anyway, the lines of eight ranks are first added to each other,
-// line i of rank r to line i + r, and the checksum of that sum is compared: x^k times a message has
-// x^k times its checksum. An error in one frame changes the sum as it changes the frame's own
-// checksum.
+// Where a decoder reads all payloads anyway, the lines of eight ranks are first added to each
+// other, line i of rank r to line i + r, and the checksum of that sum is compared: x^k times a
+// message has x^k times its checksum. An error in one frame changes the sum as it changes the
+// frame's own checksum.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -115,7 +115,8 @@ __device__ inline uint4 payload_line(const std::byte* frame, std::uint64_t line,
 inline constexpr std::uint32_t shifted_ranks = 8;
 
 // The share that block `block` of `blocks` has in the sum of a payload's lines. The XOR of all
-// shares is the sum. In every thread. Where `copy` is not null, the payload is copied to that frame.
+// shares is the sum. In every thread. Where `copy` is not null, the payload is copied to that
+// frame.
 __device__ inline std::uint32_t payload_share(CrcTables& tables, const std::byte* frame,
                                               std::uint64_t bytes, unsigned block, unsigned blocks,
                                               std::byte* copy = nullptr) {

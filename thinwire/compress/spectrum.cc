@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <functional>
 #include <numeric>
 
 #include "thinwire/compress/matrix.h"
@@ -37,8 +38,8 @@ Spectrum::Spectrum(std::span<const float> matrix, std::size_t rows, std::size_t 
   for (std::size_t i = 0; i < short_; ++i)
     strengths_[i] = std::sqrt(std::max(0.0, eigen_.value(i)));
   std::iota(order_.begin(), order_.end(), std::size_t{0});
-  std::stable_sort(order_.begin(), order_.end(),
-                   [&](std::size_t a, std::size_t b) { return strengths_[a] > strengths_[b]; });
+  std::ranges::stable_sort(order_, std::ranges::greater{},
+                           [&](std::size_t i) { return strengths_[i]; });
 }
 
 SymmetricEigen Spectrum::decompose() const {

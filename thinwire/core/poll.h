@@ -7,8 +7,8 @@
 
 namespace thinwire {
 
-// Waits until done() is true. Returns false after `limit`. It does not sleep at first: whoever waits
-// at the end of a step waits for less than that.
+// Waits until done() is true. Returns false after `limit`. It does not sleep at first: whoever
+// waits at the end of a step waits for less than that.
 template <typename Done>
 bool poll(const Done& done, std::chrono::milliseconds limit) {
   constexpr std::chrono::milliseconds busy(5);

@@ -62,8 +62,8 @@ struct Connections {
 // A gradient as an exchange takes it.
 TensorView view_of(const at::Tensor& gradient);
 
-// Divides a gradient as DDP does, to the bit: for halves, too, it is multiplied by the reciprocal in
-// f32.
+// Divides a gradient as DDP does, to the bit: for halves, too, it is multiplied by the reciprocal
+// in f32.
 void share_out(const at::Tensor& gradient, int workers);
 
 // A collective, like the exchange behind it.

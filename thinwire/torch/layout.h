@@ -28,8 +28,8 @@ std::optional<DType> gradient_type(at::ScalarType type);
 std::vector<Bucket> buckets_of(const Cut& cut);
 Names names_of(const std::vector<Bucket>& buckets);
 
-// The same parameters in the cut that `names` says. Empty when these are not the same parameters, or
-// a bucket would have two types of gradients.
+// The same parameters in the cut that `names` says. Empty when these are not the same parameters,
+// or a bucket would have two types of gradients.
 std::vector<Bucket> arranged(const std::vector<Bucket>& buckets, const Names& names);
 
 // A parameter's part of a flat bucket; and a tensor over values of the host, which must outlive it.
