@@ -19,8 +19,9 @@ help:
 	@echo "make demo     train on real data over 4 workers and an emulated thin link: a table and a"
 	@echo "              page of dense, topk, dgc"
 	@echo "make bench    every benchmark, each row with its floor"
-	@echo "make test-gpu the CUDA kernels' tests, on a machine with a GPU; SANITIZE=1: memcheck too;"
-	@echo "              ARCHITECTURES=90: for these alone (a shorter build)"
+	@echo "make test-gpu the CUDA kernels' tests, on a machine with a GPU; SANITIZE=1: also under all"
+	@echo "              tools of compute-sanitizer; ARCHITECTURES=90: for these alone (a shorter"
+	@echo "              build)"
 	@echo "make bench-gpu  the CUDA kernels against their floors, on a machine with a GPU"
 	@echo "make fuzz     every fuzzer, RUNS executions each (default 10 million)"
 	@echo "make mutate   break one place of the library at a time and see whether a test notices"
@@ -74,16 +75,17 @@ FAILED_AGAIN = { log=build/$(or $*,release)/Testing/Temporary/LastTest.log; mv $
     $$log.first | tail -n 80; exit 1; }
 
 # Runs several parts at a time: installing torch leaves a core idle, and so do the last files of a
-# build and tests that wait for time limits and for each other. The longest parts start first. The
-# output of each part of the tests is printed as a whole when it ends.
+# build and tests that wait for time limits and for each other. So the tests under sanitizers run
+# beside the release build. The longest parts start first. The output of each part of the tests is
+# printed as a whole when it ends.
 test:
-	@$(MAKE) --jobs 2 environment build-asan build-tsan build-release browser
-	@$(MAKE) --jobs 2 --output-sync=recurse run-release run-python run-asan run-tsan run-fuzz run-lint
+	@$(MAKE) --jobs 2 environment test-asan test-tsan build-release browser
+	@$(MAKE) --jobs 2 --output-sync=recurse run-release run-python run-fuzz run-lint
 test-release: browser
 test-release test-python: test-%: build-release
 	@$(MAKE) run-$*
 test-asan test-tsan: test-%: build-%
-	@$(MAKE) run-$*
+	@$(MAKE) --output-sync=target run-$*
 test-fuzz: build-asan
 	@$(MAKE) run-fuzz
 run-release:
@@ -95,21 +97,23 @@ run-python:
 run-fuzz:
 	RUNS=20000 EXCHANGE_RUNS=600 fuzz/run.sh
 
-# On a machine with a GPU, with what is there: nothing is installed. THINWIRE_GPU turns a test that
-# would be skipped for want of a GPU into a failure.
+# On a machine with a GPU, with what is there: nothing is installed. tests/cuda/run.sh turns a test
+# that would be skipped for want of a GPU into a failure.
 configure-cuda:
 	@mkdir -p build
 	@cmake --preset cuda $(if $(ARCHITECTURES),-DCMAKE_CUDA_ARCHITECTURES="$(ARCHITECTURES)") \
 	  >build/configure-cuda.log 2>&1 || { cat build/configure-cuda.log; exit 1; }
 test-gpu: configure-cuda
 	@cmake --build --preset cuda -j $(JOBS) --target cuda_tests
-	THINWIRE_GPU=1 build/cuda/tests/cuda_tests --gtest_brief=1
-	$(if $(SANITIZE),THINWIRE_GPU=1 compute-sanitizer --tool memcheck --error-exitcode 1 \
-	  build/cuda/tests/cuda_tests --gtest_brief=1)
+	tests/cuda/run.sh build/cuda/tests/cuda_tests
+	$(if $(SANITIZE),tests/cuda/run.sh build/cuda/tests/cuda_tests \
+	  memcheck initcheck synccheck racecheck)
 bench-gpu: configure-cuda
-	@cmake --build --preset cuda -j $(JOBS) --target cuda_bench sums_cuda_bench
+	@cmake --build --preset cuda -j $(JOBS) --target cuda_bench sums_cuda_bench \
+	  cuda_memory
 	build/cuda/bench/cuda_bench
 	build/cuda/bench/sums_cuda_bench
+	build/cuda/bench/cuda_memory
 
 bench: command
 	build/release/apps/thinwire bench kernels --json build/bench_kernels.json
@@ -151,14 +155,15 @@ demo:
 	  --model mlp --data digits --workers 4 --steps 600 --lr 0.2 --schedule cosine --link 100mbit,1ms \
 	  --report-every 15 --report build/demo.html --json build/demo.json
 
-# Needs only MkDocs, not torch. Redraws the figures from their tables.
+# Needs only MkDocs, not torch. Redraws the figures from their tables. MkDocs' --quiet would hide
+# warnings from --strict as well.
 docs: build/.python
 	@[ -x .venv/bin/pip ] || /usr/bin/python3 -m venv .venv
 	@.venv/bin/pip install -q --disable-pip-version-check -r docs/requirements.txt 2>&1 | \
 	  { grep -v '^WARNING: Location' || :; }
 	@.venv/bin/python scripts/docs_figures.py
 	@.venv/bin/python scripts/docs_check.py
-	@.venv/bin/mkdocs build --quiet --strict
+	@.venv/bin/mkdocs build --strict 2>&1 | { grep -v '^INFO' || :; }
 	@echo "docs: build/site/index.html"
 
 format: setup

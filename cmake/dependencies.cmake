@@ -55,6 +55,15 @@ if(THINWIRE_TORCH)
   # A torch with CUDA sets flags and architectures for all CUDA code; ours stay as they are.
   set(own_architectures ${CMAKE_CUDA_ARCHITECTURES})
   set(own_cuda_flags "${CMAKE_CUDA_FLAGS}")
+  # Without a list torch asks the machine's GPU, with a program that CMake before 3.26 cannot build
+  # as C++20. Only torch's own flags depend on it.
+  if(NOT TORCH_CUDA_ARCH_LIST AND "$ENV{TORCH_CUDA_ARCH_LIST}" STREQUAL "")
+    set(TORCH_CUDA_ARCH_LIST 9.0)
+  endif()
+  # It looks for the toolkit beside the nvcc in PATH, which may be a link or a script.
+  if(CUDAToolkit_BIN_DIR AND NOT CUDA_TOOLKIT_ROOT_DIR)
+    get_filename_component(CUDA_TOOLKIT_ROOT_DIR ${CUDAToolkit_BIN_DIR} DIRECTORY)
+  endif()
   find_package(Torch QUIET)
   set(CMAKE_CUDA_ARCHITECTURES ${own_architectures})
   set(CMAKE_CUDA_FLAGS "${own_cuda_flags}")
