@@ -2,6 +2,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <algorithm>
 #include <bit>
 #include <cmath>
 #include <cstdint>
@@ -13,6 +14,7 @@
 #include <vector>
 
 #include "thinwire/core/error.h"
+#include "thinwire/core/parallel.h"
 #include "thinwire/core/random.h"
 
 namespace thinwire::testing {
@@ -29,12 +31,15 @@ enum class Shape { normal, heavy, constant, zero };
 inline std::vector<float> make_gradient(Shape shape, std::size_t count, std::uint64_t seed) {
   std::vector<float> values(count, shape == Shape::constant ? 0.5f : 0.0f);
   if (shape == Shape::constant || shape == Shape::zero) return values;
-  for (std::size_t i = 0; i < count; ++i) {
-    const double a = random_unit(seed, 2 * i) + 0x1p-25, b = random_unit(seed, 2 * i + 1);
-    const double normal = std::sqrt(-2 * std::log(a)) * std::cos(6.283185307179586 * b);
-    values[i] =
-        static_cast<float>(shape == Shape::heavy ? normal * std::exp(2 * normal) * 1e-3 : normal);
-  }
+  constexpr std::size_t piece = std::size_t{1} << 20;
+  parallel_for((count + piece - 1) / piece, [&](std::size_t p) {
+    for (std::size_t i = p * piece; i < std::min(count, (p + 1) * piece); ++i) {
+      const double a = random_unit(seed, 2 * i) + 0x1p-25, b = random_unit(seed, 2 * i + 1);
+      const double normal = std::sqrt(-2 * std::log(a)) * std::cos(6.283185307179586 * b);
+      values[i] =
+          static_cast<float>(shape == Shape::heavy ? normal * std::exp(2 * normal) * 1e-3 : normal);
+    }
+  });
   return values;
 }
 
@@ -57,7 +62,7 @@ inline std::vector<float> gradient(Shape shape, std::size_t count, std::uint64_t
   }
   std::vector<float> values = make_gradient(shape, count, seed);
   const std::lock_guard lock(mutex);
-  if (count < 10000 && count <= room && kept.emplace(key, values).second) room -= count;
+  if (count < 100'000 && count <= room && kept.emplace(key, values).second) room -= count;
   return values;
 }
 

@@ -44,11 +44,22 @@ inline std::vector<float> sent_by_memory(const Config& config, const Bucket& buc
   const auto m = static_cast<float>(number_option(config, "momentum"));
   const auto nesterov = config.options.find("nesterov");
   const bool ahead = nesterov != config.options.end() && nesterov->second == "on";
+  const auto mask = config.options.find("mask");
+  const bool pools =
+      config.scheme == "dgc" && (mask == config.options.end() || mask->second == "pool");
   std::vector<float> sent(gradient.size());
   for (const Parameter& parameter : bucket.parameters) {
     const auto& old = before.at(parameter.name + "/v").values;
     const auto& now = after.at(parameter.name + "/v").values;
     const auto* u = values_of(before, parameter.name + "/u");
+    if (pools && u != nullptr) {
+      const auto& after_u = after.at(parameter.name + "/u").values;
+      for (std::size_t i = 0; i < parameter.count; ++i) {
+        const double left = m * (double{(*u)[i]} - after_u[i]) + gradient[parameter.offset + i];
+        sent[parameter.offset + i] = static_cast<float>(old[i] + left / (1.0 - m) - now[i]);
+      }
+      continue;
+    }
     for (std::size_t i = 0; i < parameter.count; ++i) {
       const float g = gradient[parameter.offset + i];
       float entered = g;  // added to the residual: the gradient, or the momentum that includes it

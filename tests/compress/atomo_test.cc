@@ -18,6 +18,10 @@ TEST(AtomoChances, AreThePapers) {
   EXPECT_EQ(atomo_chances(strengths, 2), (std::vector<double>{1, 0.5, 0.5}));
   EXPECT_EQ(atomo_chances(strengths, 3), (std::vector<double>{1, 1, 1}));
   EXPECT_EQ(atomo_chances(strengths, 9), (std::vector<double>{1, 1, 1}));
+  const double small[] = {8e-9, 1e-9, 1e-9};
+  const auto of_small = atomo_chances(small, 2);
+  EXPECT_EQ(of_small[0], 1);
+  EXPECT_NEAR(of_small[1], 0.5, 1e-12);
   const double zeros[] = {0, 0};
   EXPECT_EQ(atomo_chances(zeros, 2), (std::vector<double>{0, 0}));
 }
@@ -111,14 +115,15 @@ TEST(Atomo, TooLargeForAFloatVoidsTheStep) {
   EXPECT_EQ(out[0], std::byte{0});
 }
 
-TEST(Atomo, SaysWhyItStaysOnTheHost) {
+TEST(Schemes, SayWhyTheyStayOnTheHost) {
+  EXPECT_EQ(why_on_host({"atomo", {}}).find("it decomposes every layer"), 0u);
+  EXPECT_EQ(why_on_host(Config::parse("qsgd:form=coded")).find("the codes of form=coded"), 0u);
+  EXPECT_EQ(why_on_host({"qsgd", {}}), "");
   Site site;
   site.device = {Device::Kind::cuda, 0};
-  const std::string error = error_of([&] {
-    make_compressor({"atomo", {}}, Bucket::single(0, "w", 64), site);
-  });
-  EXPECT_EQ(error.find("scheme 'atomo' does not run on CUDA: it decomposes every layer"), 0u)
-      << error;
+  const std::string error = error_of(
+      [&] { make_compressor(Config::parse("qsgd:form=coded"), Bucket::single(0, "w", 64), site); });
+  EXPECT_EQ(error.find("scheme 'qsgd:form=coded' does not run on CUDA: the codes"), 0u) << error;
 }
 
 // Sends as many triplets as the budget says, on average.

@@ -55,6 +55,27 @@ TEST(Basis, InterleavedVectorsGiveTheSame) {
   }
 }
 
+TEST(Basis, DrawsAreTheSameWhereverTheyLie) {
+  std::vector<float> rows(rank * length), mixed(rows.size());
+  draw(basis_of(rows), 3);
+  draw({mixed.data(), length, rank, rank, 1}, 3);
+  for (std::size_t k = 0; k < rank; ++k) {
+    for (std::size_t i = 0; i < length; ++i) {
+      EXPECT_EQ(rows[k * length + i], basis_draw(3, length, k, i));
+      EXPECT_EQ(mixed[i * rank + k], rows[k * length + i]);
+    }
+  }
+}
+
+// What projection leaves counts down to 1e-12 of a vector; below that it is rounding.
+TEST(Basis, NegligibleRestsAreNothing) {
+  for (const float rest : {5e-12f, 5e-13f}) {
+    std::vector<float> two = {1, 0, 1, rest};
+    orthonormalise({two.data(), 2, 2, 1, 2}, std::nullopt);
+    EXPECT_EQ(two, (std::vector<float>{1, 0, 0, rest > 1e-12f ? 1.0f : 0.0f}));
+  }
+}
+
 TEST(Basis, NearlyParallelVectorsAreStillOrthogonal) {
   auto x = gradient(Shape::normal, rank * length, 3);
   for (std::size_t i = length; i < x.size(); ++i) x[i] = x[i % length] + 1e-6f * x[i];

@@ -7,7 +7,6 @@
 
 #include "tests/gradients.h"
 #include "thinwire/compress/registry.h"
-#include "thinwire/compress/threshold_codec.h"
 #include "thinwire/wire/block.h"
 #include "thinwire/wire/frame.h"
 
@@ -152,30 +151,6 @@ TEST(Blocks, AreRefusedWithTheirRange) {
   EXPECT_NE(error("int8:block=63").find("from 64 to 8192, got 63"), std::string::npos);
   EXPECT_EQ(error("int8:block=65").find("from 64 to 8192"), std::string::npos);
   EXPECT_NE(error("int8:block=65"), "");
-}
-
-// ---- thresholds ----
-
-// The sparse form is for at most half of the elements.
-TEST(ThresholdCodec, TakesSparseFramesOfAtMostHalf) {
-  const ThresholdCodec codec({.tau = 1}, Bucket::single(0, "w", 100));
-  const FrameHeader header{
-      .values = ValueCoder::sign, .chunk_log2 = 7, .bucket = 0, .step = 0, .elements = 100};
-  const auto answer = [&](std::uint32_t count) {
-    std::vector<std::uint32_t> indices(count);
-    for (std::uint32_t i = 0; i < count; ++i) indices[i] = i;
-    std::vector<float> values(count, 1.0f), target(100);
-    std::vector<std::byte> payload(5 + sparse_frame_bound(header, count));
-    payload[0] = std::byte{1};
-    const float tau = 1;
-    std::memcpy(payload.data() + 1, &tau, sizeof tau);
-    payload.resize(
-        5 + encode_sparse(header, indices, values, IndexChoice::golomb, Bytes(payload).subspan(5)));
-    return codec.add(payload, 1, target).code;
-  };
-  EXPECT_EQ(answer(1), Code::ok);
-  EXPECT_EQ(answer(50), Code::ok);
-  EXPECT_EQ(answer(51), Code::mismatch);
 }
 
 }  // namespace thinwire::bounds

@@ -9,6 +9,7 @@
 #include <limits>
 
 #include "tests/laws.h"
+#include "thinwire/compress/threshold_codec.h"
 #include "thinwire/core/parallel.h"
 
 namespace thinwire::calls {
@@ -167,9 +168,60 @@ TEST(Calls, TellWhetherStepsTakeTurns) {
     EXPECT_TRUE(in_turn(text)) << text;
 }
 
-// Matrices of several pieces, by rows and by columns: a gradient of rank 2 arrives as it is.
+// Only clipping by the norm of all buckets has to wait for them.
+TEST(Calls, TellWhetherTheyNeedTheNorm) {
+  const Bucket bucket = Bucket::single(0, "w", 100);
+  for (Config config : law_configs()) {
+    if (config.scheme == "dgc") config.options["clip"] = "0.5";
+    const bool global = config.scheme == "dgc" && !config.options.contains("clip_norm");
+    EXPECT_EQ(make_compressor(config, bucket, {0, 1})->needs_norm(), global) << config.str();
+  }
+  EXPECT_FALSE(make_compressor(Config::parse("dgc"), bucket, {0, 1})->needs_norm());
+}
+
+// A scheme that knows no better forgets a step by taking it back.
+TEST(Calls, WhoCannotForgetTakesBack) {
+  struct Own final : Compressor {
+    Leg leg(std::uint64_t, int) const override { return {}; }
+    std::size_t encode(const Turn&, TensorView, Bytes) override { return 0; }
+    Status decode(const Turn&, const Inbox&, TensorView) override { return {}; }
+    void undo(const Turn& turn) override { undone = turn.step; }
+    void visit_state(StateVisitor&) override {}
+    std::uint64_t undone = 0;
+  } own;
+  std::vector<float> gradient(3);
+  own.forget({7, 0, {}, 0}, gradient);
+  EXPECT_EQ(own.undone, 7u);
+  EXPECT_EQ(own.rounds(), 1);
+  EXPECT_FALSE(own.in_turn());
+  EXPECT_FALSE(own.needs_norm());
+}
+
+// A bad gradient of halves is called that, not an average that is too large for them.
+TEST(Calls, BadHalvesAreTheGradientsFault) {
+  for (const Config& config : law_configs()) {
+    for (const DType type : {DType::f16, DType::bf16}) {
+      std::vector<std::uint16_t> halves(20, 0);
+      halves[7] = 0x7fff;  // NaN in both
+      const TensorView view(halves.data(), halves.size(), type, {});
+      Alone alone(config, Bucket::single(0, "w", halves.size(), type));
+      Status status;
+      for (int round = 0; status.ok() && round < alone.compressor->rounds(); ++round) {
+        alone.encode({0, round, {}, NAN}, view);
+        status = alone.decode({0, round, {}, NAN}, view);
+      }
+      EXPECT_EQ(status.code, Code::skipped) << config.str();
+      EXPECT_NE(std::string(status.what).find("not finite"), std::string::npos) << config.str();
+    }
+  }
+}
+
+// Matrices of several pieces, by rows and by columns, that end beside a border: a gradient of rank
+// 2 arrives as it is.
 TEST(PowerSgd, LongMatricesAreExactToo) {
-  for (const auto& [rows, cols] : {std::pair{200, 1100}, std::pair{1100, 200}}) {
+  const std::pair<int, int> shapes[] = {{58, 1100}, {60, 1100}, {1100, 200},
+                                        {30, 511},  {30, 513},  {8, 70000}};
+  for (const auto& [rows, cols] : shapes) {
     const auto count = static_cast<std::size_t>(rows * cols);
     for (const int number : {1, 3}) {
       set_threads(number);
@@ -244,6 +296,8 @@ TEST(Calls, WhatNobodySetIsNothing) {
   EXPECT_EQ(scheme.id, 0);
   EXPECT_FALSE(scheme.reducible || scheme.biased || scheme.feedback || scheme.stochastic ||
                scheme.momentum || scheme.cuda || scheme.halves);
+  EXPECT_EQ(scheme.traffic, 0);
+  EXPECT_EQ(ThresholdSettings().density, 0.01);
 }
 
 // ---- every element ----

@@ -51,6 +51,46 @@ TEST(RangedCodec, OneBadRangeIsABadPayload) {
   }
 }
 
+// One step of ones, and the state after it.
+static State state_after(const std::string& config, const Bucket& bucket, std::size_t& sent) {
+  const auto compressor = make_compressor(Config::parse(config), bucket, {0, 1});
+  std::vector<float> g(bucket.elements());
+  for (std::size_t i = 0; i < g.size(); ++i) g[i] = static_cast<float>(i + 1);
+  std::vector<std::byte> out(compressor->leg(0, 0).bytes);
+  const std::size_t sizes[] = {compressor->encode({}, g, out)};
+  EXPECT_TRUE(compressor->decode({}, {out, out.size(), sizes}, g).ok());
+  sent = static_cast<std::size_t>(std::ranges::count_if(g, [](float x) { return x != 0; }));
+  State state;
+  StateSaver saver(state);
+  compressor->visit_state(saver);
+  return state;
+}
+
+// Options that change what is kept, and what is sent, without which all laws hold as well.
+TEST(Options, AreHeeded) {
+  const Bucket bucket{0, {{"a", 0, 60, {}}, {"b", 60, 40, {}}}};
+  std::size_t sent = 0;
+  EXPECT_FALSE(state_after("dgc:momentum=0", bucket, sent).contains("a/u"));
+  EXPECT_EQ(norm(state_after("dgc:density=1,mask=on", bucket, sent).at("a/u").values), 0);
+  EXPECT_GT(norm(state_after("dgc:density=1,mask=off", bucket, sent).at("a/u").values), 0);
+  EXPECT_EQ(state_after("threshold", bucket, sent).count("bucket0/tau1"), 1u);
+  EXPECT_EQ(state_after("threshold:quota=bucket", bucket, sent).count("bucket0/tau1"), 0u);
+  EXPECT_EQ(state_after("threshold:quota=bucket", bucket, sent).count("bucket0/tau0"), 1u);
+  for (const std::size_t percent : {10u, 50u}) {
+    state_after("threshold:quota=bucket,density=0." + std::to_string(percent), bucket, sent);
+    EXPECT_EQ(sent, percent);
+  }
+  const Bucket matrix{0, {{"w", 0, 1500, {30, 50}}}};
+  const auto has_q = [&](const char* config) {
+    State state;
+    StateSaver saver(state);
+    make_compressor(Config::parse(config), matrix, {0, 1})->visit_state(saver);
+    return state.contains("w/q");
+  };
+  EXPECT_TRUE(has_q("powersgd"));
+  EXPECT_FALSE(has_q("powersgd:warm_start=off"));
+}
+
 // What a step has taught a threshold is forgotten where that step did not take place because of
 // another bucket.
 TEST(Threshold, AVoidStepLeavesTheThresholdAsItWas) {

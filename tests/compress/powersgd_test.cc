@@ -1,6 +1,8 @@
 // powersgd_test.cc: what the laws of all schemes do not say about PowerSGD.
 // SPDX-License-Identifier: Apache-2.0
 #include "tests/exchange/stalls.h"
+#include "thinwire/compress/basis.h"
+#include "thinwire/core/crc32c.h"
 #include "thinwire/core/parallel.h"
 
 namespace thinwire {
@@ -77,6 +79,39 @@ TEST(PowerSgd, ZeroGradientsDoNotKillTheSubspace) {
       for (std::size_t i = 0; i < expected.size(); ++i) ASSERT_NEAR(model[0][i], expected[i], 1e-4);
     });
   }
+}
+
+// The first Q, and one that is drawn anew, follow from the seed, the name and the step.
+TEST(PowerSgd, DrawsFollowFromSeedNameAndStep) {
+  run_local(1, [](Group& group) {
+    Exchange exchange(group, {one_matrix}, Config::parse("powersgd:rank=2,seed=5"));
+    const std::string name = "w";
+    const std::uint64_t stream = random_at(5, crc32c(std::as_bytes(std::span(name))));
+    for (std::uint64_t step = 0; step < 3; ++step) {
+      std::vector<float> expected(50 * 2);
+      const Basis basis{expected.data(), 50, 2, 1, 50};
+      draw(basis, random_at(stream, step));
+      orthonormalise(basis, std::nullopt);
+      const std::vector<float> q = state_of(exchange).at("w/q").values;
+      ASSERT_EQ(q.size(), expected.size());
+      for (std::size_t i = 0; i < q.size(); ++i) ASSERT_NEAR(q[i], expected[i], 1e-6) << step;
+      Model model = {std::vector<float>(30 * 50)};  // nothing to start the next one from
+      take_step(exchange, model, 0);
+    }
+  });
+}
+
+// An error so large that its products overflow voids the step.
+TEST(PowerSgd, ProductsThatOverflowVoidTheStep) {
+  run_local(1, [](Group& group) {
+    Exchange exchange(group, {one_matrix}, Config::parse("powersgd:rank=2"));
+    State state = state_of(exchange);
+    std::fill(state.at("w/v").values.begin(), state.at("w/v").values.end(), 1e38f);
+    StateLoader loader(state);
+    exchange.visit_state(loader);
+    Model model = {std::vector<float>(30 * 50)};
+    EXPECT_TRUE(take_step(exchange, model, 0).skipped);
+  });
 }
 
 // P has the scale of the gradient, so neither tiny nor large gradients leave the range of f32.

@@ -16,23 +16,25 @@ using testing::error_of;
 struct Row {
   const char* name;
   int id;
-  const char* is;  // reducible, biased, feedback, stochastic, momentum: a letter each, or a dash
+  // reducible, biased, feedback, stochastic, momentum, cuda, halves: a letter each, or a dash
+  const char* is;
 };
 
 TEST(Registry, IdsAndPropertiesAreThese) {
-  const Row rows[] = {{"dense", 1, "r----"},    {"fp16", 2, "rb---"},      {"bf16", 3, "rb---"},
-                      {"topk", 4, "-bf--"},     {"dgc", 5, "-bf-m"},       {"csc", 6, "rbf-m"},
-                      {"onebit", 7, "-bf-m"},   {"threshold", 8, "-bf--"}, {"terngrad", 9, "-b-s-"},
-                      {"qsgd", 10, "---s-"},    {"powersgd", 11, "rbf--"}, {"signum", 12, "-b--m"},
-                      {"efsign", 13, "-bf-m"},  {"atomo", 14, "---s-"},    {"randomk", 15, "r--s-"},
-                      {"natural", 16, "---s-"}, {"int8", 17, "-bf--"}};
+  const Row rows[] = {
+      {"dense", 1, "r----ch"},    {"fp16", 2, "rb---ch"},      {"bf16", 3, "rb---ch"},
+      {"topk", 4, "-bf--c-"},     {"dgc", 5, "-bf-mc-"},       {"csc", 6, "rbf-mc-"},
+      {"onebit", 7, "-bf-mc-"},   {"threshold", 8, "-bf--c-"}, {"terngrad", 9, "-b-s-c-"},
+      {"qsgd", 10, "---s-c-"},    {"powersgd", 11, "rbf--c-"}, {"signum", 12, "-b--mc-"},
+      {"efsign", 13, "-bf-mc-"},  {"atomo", 14, "---s---"},    {"randomk", 15, "r--s-c-"},
+      {"natural", 16, "---s-c-"}, {"int8", 17, "-bf--c-"}};
   for (const Row& row : rows) {
     const Scheme& scheme = find_scheme(row.name);
     EXPECT_EQ(scheme.id, row.id) << row.name;
-    std::string is = "-----";
+    std::string is = "-------";
     const bool flags[] = {scheme.reducible, scheme.biased, scheme.feedback, scheme.stochastic,
-                          scheme.momentum};
-    for (std::size_t i = 0; i < 5; ++i) is[i] = flags[i] ? "rbfsm"[i] : '-';
+                          scheme.momentum,  scheme.cuda,   scheme.halves};
+    for (std::size_t i = 0; i < 7; ++i) is[i] = flags[i] ? "rbfsmch"[i] : '-';
     EXPECT_EQ(is, row.is) << row.name;
   }
 }
@@ -58,6 +60,14 @@ TEST(Registry, OptionsDecideWhatIsKept) {
   EXPECT_EQ(is("terngrad"), "---");
   EXPECT_EQ(is("terngrad:clip=0"), "--u");
   EXPECT_EQ(is("randomk:memory=none"), "--u");
+  // A scheme that has momentum by default says so.
+  for (const Scheme* scheme : schemes()) {
+    for (const Option& option : scheme->options) {
+      if (option.name == "memory") {
+        EXPECT_EQ(scheme->momentum, option.fallback == "momentum") << scheme->name;
+      }
+    }
+  }
 }
 
 TEST(Registry, FramesCarryTheIdOfTheirScheme) {
@@ -159,7 +169,7 @@ TEST(Registry, OptionsTakeTheirBoundsAndNoMore) {
                           "int8:block=96",
                           "int8:block=8256",
                           "int8:seed=-1",
-                          "int8:seed=9007199254740994",
+                          "int8:seed=9007199254740992",
                           "qsgd:bucket=32",
                           "qsgd:bits=0",
                           "qsgd:bits=9",
@@ -182,7 +192,8 @@ TEST(Registry, OptionsTakeTheirBoundsAndNoMore) {
                           "signum:momentum=1",
                           "natural:memory=momentum,momentum=1",
                           "natural:memory=some",
-                          "dgc:mask=maybe"})
+                          "dgc:mask=maybe",
+                          "dgc:mask=pool,nesterov=on"})
     EXPECT_NE(error_with(bad), "") << bad;
 }
 
@@ -194,18 +205,20 @@ TEST(Registry, ASiteMustBeOneOfTheWorld) {
   EXPECT_EQ(at(0, 1) + at(2, 3), "");
   EXPECT_NE(at(0, 0), "");
   EXPECT_NE(at(-1, 2), "");
-  EXPECT_NE(at(2, 2), "");
+  EXPECT_NE(at(2, 2).find("a rank from 0 to 1, got 2"), std::string::npos) << at(2, 2);
 }
 
 // A compressor that only reads other ranks' messages needs no memory.
 TEST(Registry, ReadersKeepNothing) {
   Site reader{0, 1};
   reader.sends = false;
-  for (const char* text : {"topk", "dgc"}) {
+  for (const char* text :
+       {"topk", "dgc", "onebit", "efsign", "threshold", "int8:memory=momentum",
+        "qsgd:memory=residual", "natural:memory=momentum", "atomo:memory=residual"}) {
     State state;
     StateSaver saver(state);
     make_compressor(Config::parse(text), Bucket::single(0, "w", 64), reader)->visit_state(saver);
-    EXPECT_FALSE(state.contains("w/v")) << text;
+    EXPECT_FALSE(state.contains("w/v") || state.contains("w/u")) << text;
   }
 }
 

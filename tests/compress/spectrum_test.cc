@@ -39,7 +39,12 @@ void expect_sound(const std::vector<float>& matrix, std::size_t rows, std::size_
   std::vector<float> u(rows), v(cols);
   for (std::size_t part = 0; part < spectrum.parts(); ++part) {
     const double strength = spectrum.strength(part);
+    std::vector<float>& longer = rows < cols ? v : u;
+    const std::vector<float> before = longer;
     const double length = spectrum.write(part, u.data(), v.data());
+    if (length == 0) {
+      EXPECT_TRUE(same_bits(longer, before));
+    }
     EXPECT_LE(strength, spectrum.strength(part > 0 ? part - 1 : 0));
     EXPECT_NEAR(length, strength, 1e-7 * scale);
     if (strength == 0) continue;  // it is never sent
@@ -70,6 +75,14 @@ TEST(Spectrum, PartsAddUpToTheMatrix) {
     expect_sound(gradient(Shape::zero, rows * cols, 3), rows, cols);
     expect_sound(gradient(Shape::heavy, rows * cols, 4), rows, cols);
   }
+}
+
+// Parts of length 1, and none.
+TEST(Spectrum, UnitsAndZeros) {
+  std::vector<float> units(6 * 9);
+  for (std::size_t i = 0; i < 4; ++i) units[i * 9 + 8 - i] = i % 2 == 0 ? 1.0f : -1.0f;
+  expect_sound(units, 6, 9);
+  expect_sound(units, 9, 6);
 }
 
 TEST(Spectrum, HugeAndTinyMatrices) {

@@ -1,5 +1,5 @@
-// threshold_test.cc: quanta against their definition, both forms, the steering, and payloads that a
-// decoder must reject.
+// threshold_test.cc: quanta against their definition, the steering, and payloads that a decoder must
+// reject. Blocks have tests of their own (tests/wire/quanta_test.cc).
 // SPDX-License-Identifier: Apache-2.0
 #include <gtest/gtest.h>
 
@@ -21,7 +21,6 @@ constexpr std::size_t count = 6004;
 struct Sent {
   std::vector<std::byte> payload;
   std::vector<float> values;
-  bool sparse() const { return payload[0] == std::byte{1}; }
 };
 
 Sent send(ThresholdCodec& codec, std::span<const float> g, std::span<float> r) {
@@ -34,15 +33,18 @@ Sent send(ThresholdCodec& codec, std::span<const float> g, std::span<float> r) {
   return sent;
 }
 
+// layout, thresholds, lengths.
+constexpr std::size_t head = 4 + 2 * 4 + 2 * 2, dense = 2 * (626 + 126);
+
 // The paper's rule, element by element. A small tau is sent dense, a large one sparse.
 TEST(ThresholdCodec, IsThePapersInBothForms) {
-  for (const float tau : {0.3f, 3.0f}) {
+  for (const float tau : {1e-4f, 3.0f}) {
     ThresholdCodec codec({.tau = tau}, two_layers);
     std::vector<float> r(count), expected(count);
     for (std::uint64_t step = 0; step < 5; ++step) {
       const auto g = gradient(Shape::normal, count, step);
       const Sent sent = send(codec, g, r);
-      EXPECT_EQ(sent.sparse(), tau > 1);
+      EXPECT_EQ(sent.payload.size() < head + dense, tau > 1);
       for (std::size_t i = 0; i < count; ++i) {
         const float x = g[i] + expected[i];
         const float quantum = x >= tau ? tau : x <= -tau ? -tau : 0;
@@ -54,14 +56,15 @@ TEST(ThresholdCodec, IsThePapersInBothForms) {
   }
 }
 
-TEST(ThresholdCodec, TakesTheSmallerForm) {
-  const std::size_t dense = 1 + 8 + 2 * (626 + 126);
-  for (const float tau : {0.01f, 0.5f, 1.0f, 2.0f, 4.0f, 100.0f}) {
-    ThresholdCodec codec({.tau = tau}, two_layers);
-    EXPECT_EQ(codec.payload_bytes(), dense);
-    const Sent sent = send(codec, gradient(Shape::normal, count, 1), {});
-    EXPECT_EQ(sent.sparse(), sent.payload.size() < dense) << tau;
-    EXPECT_EQ(sent.sparse(), tau > 0.7f) << tau;
+// Each block has its own form.
+TEST(ThresholdCodec, TakesTheSmallerFormOfEachBlock) {
+  ThresholdCodec codec({.tau = 1}, two_layers);
+  EXPECT_EQ(codec.payload_bytes(), head + dense);
+  for (const bool first : {false, true}) {
+    std::vector<float> g(count);
+    for (std::size_t i = 0; i < count; ++i) g[i] = (i < 5001) == first ? 2.0f : 0.0f;
+    const Sent sent = send(codec, g, {});
+    EXPECT_EQ(sent.payload.size(), head + (first ? 2 * 626 : 2 * 126));
   }
 }
 
@@ -143,59 +146,54 @@ TEST(ThresholdCodec, SameBytesWithAnyNumberOfThreads) {
   set_threads(1);
 }
 
+// A payload of eleven elements, byte by byte.
+struct Payload {
+  std::uint32_t layout = 2;
+  float tau = 1;
+  std::uint16_t length = 4;
+  std::vector<unsigned> block = {0x0f, 7, 0xf0, 0};
+
+  std::vector<std::byte> bytes() const {
+    std::vector<std::byte> all(10);
+    std::memcpy(all.data(), &layout, sizeof layout);
+    std::memcpy(all.data() + 4, &tau, sizeof tau);
+    std::memcpy(all.data() + 8, &length, sizeof length);
+    for (const unsigned byte : block) all.push_back(std::byte(byte));
+    return all;
+  }
+};
+
 TEST(ThresholdCodec, RefusesWhatNoEncoderWrites) {
   ThresholdCodec codec({.tau = 1}, Bucket::single(0, "w", 11));
   std::vector<float> target(11);
-  const auto answer = [&](unsigned form, float tau, const std::vector<unsigned>& bits) {
-    std::vector<std::byte> payload(5);
-    payload[0] = std::byte(form);
-    std::memcpy(payload.data() + 1, &tau, sizeof tau);
-    for (const unsigned byte : bits) payload.push_back(std::byte(byte));
-    return codec.add(payload, 1, target).code;
+  const auto answer = [&](const Payload& payload) {
+    const std::vector<std::byte> bytes = payload.bytes();
+    int culprit = -1;
+    const Code code = codec.add(bytes, 1, target).code;
+    const std::vector<std::byte> good = Payload().bytes();
+    const ConstBytes both[] = {good, bytes};
+    EXPECT_EQ(codec.average(both, 0.5f, target, culprit).code, code);
+    EXPECT_EQ(culprit, code == Code::ok ? 2 : 1);
+    return code;
   };
-  EXPECT_EQ(answer(0, 1, {0x0f, 7, 0xf0, 0}), Code::ok);
-  EXPECT_EQ(answer(2, 1, {0x0f, 7, 0xf0, 0}), Code::bad_value);
+  EXPECT_EQ(answer({}), Code::ok);
+  for (const std::uint32_t layout : {0u, 1u, 3u, 0x102u})  // retired, unknown
+    EXPECT_EQ(answer({.layout = layout}), Code::bad_value) << layout;
   for (const float tau : {0.0f, -1.0f, std::numeric_limits<float>::infinity(),
                           std::numeric_limits<float>::quiet_NaN()})
-    EXPECT_EQ(answer(0, tau, {0x0f, 7, 0xf0, 0}), Code::bad_value) << tau;
-  EXPECT_EQ(answer(0, 1, {0x0f, 8, 0xf0, 0}), Code::bad_value);  // padding
-  EXPECT_EQ(answer(0, 1, {0x0f, 7, 0xf0, 8}), Code::bad_value);
-  EXPECT_EQ(answer(0, 1, {0x1f, 7, 0xf0, 0}), Code::bad_value);  // plus and minus
-  EXPECT_EQ(answer(0, 1, {0x0f, 7, 0xf0}), Code::mismatch);
-  EXPECT_EQ(answer(1, 1, {0x0f, 7, 0xf0, 0}), Code::truncated);
-  EXPECT_EQ(codec.add(std::vector<std::byte>(4), 1, target).code, Code::truncated);
-}
-
-// A valid sparse frame, but of another bucket, or without signs.
-TEST(ThresholdCodec, RefusesOtherSparseFrames) {
-  ThresholdCodec codec({.tau = 1}, Bucket::single(0, "w", 100));
-  std::vector<float> target(100);
-  const auto answer = [&](FrameHeader header, float value, std::size_t behind) {
-    const std::vector<std::uint32_t> indices = {3, 17};
-    std::vector<float> values = {value, -value};
-    std::vector<std::byte> payload(5 + sparse_frame_bound(header, 2) + behind);
-    payload[0] = std::byte{1};
-    const float tau = 1;
-    std::memcpy(payload.data() + 1, &tau, sizeof tau);
-    const std::size_t bytes =
-        encode_sparse(header, indices, values, IndexChoice::golomb, Bytes(payload).subspan(5));
-    payload.resize(5 + bytes + behind);
-    return codec.add(payload, 1, target).code;
-  };
-  const FrameHeader good{
-      .values = ValueCoder::sign, .chunk_log2 = 7, .bucket = 0, .step = 0, .elements = 100};
-  EXPECT_EQ(answer(good, 1, 0), Code::ok);
-  EXPECT_EQ(answer(good, 2, 0), Code::bad_value);
-  EXPECT_EQ(answer(good, 1, 1), Code::mismatch);
-  FrameHeader other = good;
-  other.elements = 101;
-  EXPECT_EQ(answer(other, 1, 0), Code::mismatch);
-  other = good;
-  other.values = ValueCoder::f32;
-  EXPECT_EQ(answer(other, 1, 0), Code::mismatch);
-  other = good;
-  other.step = 1;
-  EXPECT_EQ(answer(other, 1, 0), Code::mismatch);
+    EXPECT_EQ(answer({.tau = tau}), Code::bad_value) << tau;
+  EXPECT_EQ(answer({.length = 5, .block = {0x0f, 7, 0xf0, 0, 0}}), Code::bad_value);
+  EXPECT_EQ(answer({.length = 3}), Code::bad_value);
+  EXPECT_EQ(answer({.length = 4, .block = {0x0f, 7, 0xf0}}), Code::bad_value);
+  EXPECT_EQ(answer({.block = {0x0f, 8, 0xf0, 0}}), Code::bad_value);  // padding
+  EXPECT_EQ(answer({.length = 3, .block = {1, 2, 3}}), Code::bad_value);
+  EXPECT_EQ(codec.add(std::vector<std::byte>(9), 1, target).code, Code::truncated);
+  // Sixteen elements of sixteen in the sparse form, which is longer than the dense one.
+  const Payload sparse{.length = 5, .block = {0x5f, 0x55, 0x55, 0x55, 0x05}};
+  std::vector<float> sixteen(16);
+  EXPECT_EQ(
+      ThresholdCodec({.tau = 1}, Bucket::single(0, "w", 16)).add(sparse.bytes(), 1, sixteen).code,
+      Code::bad_value);
 }
 
 }  // namespace

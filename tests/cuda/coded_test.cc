@@ -19,8 +19,13 @@ std::vector<std::string> quantisers() {
       "qsgd:bucket=8192,bits=5",
       "qsgd:bucket=1088,bits=1,memory=residual",
       "qsgd:bits=2,bucket=1024,memory=momentum",
+      "threshold:tau=0.5,quota=bucket",
+      "threshold:tau=0.0001,memory=momentum,nesterov=on",  // dense
+      "threshold:density=1,memory=none",
+      "threshold:density=0.001,memory=momentum",
   };
-  for (const char* scheme : {"onebit", "efsign", "int8", "qsgd", "natural", "signum", "terngrad"})
+  for (const char* scheme :
+       {"onebit", "efsign", "int8", "qsgd", "natural", "signum", "terngrad", "threshold"})
     for (const std::string& config : configs_of(scheme))
       if (config.find("form=coded") == std::string::npos) all.push_back(config);
   return all;
@@ -36,6 +41,9 @@ TEST_P(CodedTwins, OddValues) { law_odd_values(GetParam()); }
 TEST_P(CodedTwins, VoidSteps) { law_void_steps(GetParam()); }
 TEST_P(CodedTwins, Damage) {
   if (GetParam().find("travel=sum") == std::string::npos) law_damage(GetParam());
+}
+TEST_P(CodedTwins, DamageOfWholeTiles) {
+  if (GetParam().find("travel=sum") == std::string::npos) law_damage(GetParam(), 21'003);
 }
 TEST_P(CodedTwins, CapturedAsAGraph) {
   expect_same_when_captured(GetParam(), layers(30'000), stream);
@@ -57,17 +65,7 @@ TEST_P(LargeTwins, EqualTheCpu) {
 
 INSTANTIATE_TEST_SUITE_P(, LargeTwins,
                          ::testing::Values("onebit", "efsign", "efsign:group=0", "int8", "qsgd",
-                                           "natural", "signum", "terngrad"));
-
-using RefusalsOnDevice = OnDevice;
-
-TEST_F(RefusalsOnDevice, CodedFormOfQsgd) {
-  const std::string text = testing::error_of([] {
-    make_compressor(Config::parse("qsgd:form=coded"), Bucket::single(0, "w", 64),
-                    {0, 1, true, true, gpu});
-  });
-  EXPECT_NE(text.find("use form=packed"), std::string::npos) << text;
-}
+                                           "natural", "signum", "terngrad", "threshold"));
 
 }  // namespace
 }  // namespace thinwire

@@ -11,7 +11,9 @@
 #include <cmath>
 #include <cstdlib>
 #include <cstring>
+#include <map>
 #include <span>
+#include <utility>
 #include <vector>
 
 #include "thinwire/core/buffer.h"
@@ -44,28 +46,58 @@ class OnDevice : public ::testing::Test {
   Stream stream;
 };
 
+// Device memory that tests lend each other: to allocate and free it takes longer than most tests'
+// kernels. Only memory of just this size fits, so that compute-sanitizer sees where an array ends.
+class LentMemory {
+ public:
+  explicit LentMemory(std::size_t bytes) {
+    const auto found = idle().find(bytes);
+    buffer_ = found == idle().end() ? Buffer(Place::cuda, bytes, gpu) : std::move(found->second);
+    if (found != idle().end()) idle().erase(found);
+  }
+  ~LentMemory() {
+    constexpr std::size_t largest = std::size_t{1} << 20;
+    if (buffer_.size() == 0 || buffer_.size() > largest) return;
+    cudaDeviceSynchronize();  // as cudaFree() does
+    idle().emplace(buffer_.size(), std::move(buffer_));
+  }
+  LentMemory(LentMemory&&) = default;
+  LentMemory& operator=(LentMemory&&) = delete;
+  LentMemory(const LentMemory&) = delete;
+  LentMemory& operator=(const LentMemory&) = delete;
+
+  const Buffer* operator->() const { return &buffer_; }
+
+ private:
+  static std::multimap<std::size_t, Buffer>& idle() {
+    static auto* const all = new std::multimap<std::size_t, Buffer>;  // outlives the device
+    return *all;
+  }
+  Buffer buffer_;
+};
+
 // An array in device memory, `offset` elements after an aligned address, between guards.
 template <typename T>
 class OnGpu {
  public:
   explicit OnGpu(const std::vector<T>& values, std::size_t offset = 0)
-      : buffer_(Place::cuda, (2 * margin + offset + values.size()) * sizeof(T), gpu),
+      : buffer_((2 * margin + offset + values.size()) * sizeof(T)),
         start_(margin + offset),
         count_(values.size()) {
-    std::vector<std::byte> all(buffer_.size(), guard);
+    std::vector<std::byte> all(buffer_->size(), guard);
     if (count_ > 0) std::memcpy(all.data() + start_ * sizeof(T), values.data(), bytes());
-    copy_bytes(buffer_.data(), all.data(), all.size(), {});
+    copy_bytes(buffer_->data(), all.data(), all.size(), {});
     synchronize({});
   }
 
-  T* data() const { return buffer_.as<T>() + start_; }
+  T* data() const { return buffer_->as<T>() + start_; }
   std::size_t size() const { return count_; }
   std::size_t bytes() const { return count_ * sizeof(T); }
 
   // What it holds after the work that was enqueued on `stream`. The guards must be as they were.
   std::vector<T> download(Stream stream) const {
-    std::vector<std::byte> all(buffer_.size());
-    copy_bytes(all.data(), buffer_.data(), all.size(), stream);
+    std::vector<std::byte> all(buffer_->size());
+    copy_bytes(all.data(), buffer_->data(), all.size(), stream);
     synchronize(stream);
     const std::span<const std::byte> view(all);
     const auto untouched = [](std::span<const std::byte> part) {
@@ -82,7 +114,7 @@ class OnGpu {
   static constexpr std::size_t margin = 64;
   static constexpr std::byte guard{0xa5};
 
-  Buffer buffer_;
+  LentMemory buffer_;
   std::size_t start_, count_;
 };
 

@@ -17,7 +17,7 @@ using SparseTwins = TwinTest;
 const char* const configs[] = {
     "dgc:density=0.01",
     "dgc:density=0.01,values=f32,select=exact,nesterov=on",
-    "dgc:density=0.05,values=sign,clip=0.5",
+    "dgc:density=0.05,values=sign,clip=0.5,mask=on",
     "dgc:density=0.1,values=bf16,quota=layer,clip=1,clip_norm=bucket",
     "dgc:density=0.02,warmup=8,values=log8,mask=off",
     "dgc:density=0.001,index=smallest",
@@ -75,6 +75,20 @@ TEST_F(SparseTwins, VoidSteps) {
         EXPECT_EQ(skipped, step % 3 == 1) << step;
       }
       if (HasFailure()) return;
+    }
+  }
+}
+
+// More tiles than the kernel has blocks.
+TEST_F(SparseTwins, VoidStepsOfManyTiles) {
+  if (small_run()) GTEST_SKIP() << "a small run";
+  const Bucket bucket = layers(1'500'001);
+  for (const char* config : {"dgc:density=0.01", "topk:density=0.01"}) {
+    Twins twins(config, bucket, 2, stream, {.memory = Memory::at_the_end});
+    for (std::uint64_t step = 0; step < 4; ++step) {
+      auto all = gradients(Shape::heavy, bucket, 2, step);
+      if (step == 2) all[1].back() = std::numeric_limits<float>::infinity();
+      EXPECT_EQ(twins.step(all) == Code::skipped, step == 2) << step;
     }
   }
 }

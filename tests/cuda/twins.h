@@ -326,6 +326,12 @@ inline Bucket layers(std::size_t count) {
   return bucket;
 }
 
+// With THINWIRE_SMALL buckets are short and steps few: under compute-sanitizer a step takes long.
+inline bool small_run() {
+  static const bool small = std::getenv("THINWIRE_SMALL") != nullptr;
+  return small;
+}
+
 // Tests that run twins. The laws below are those of every scheme on a GPU.
 class TwinTest : public OnDevice {
  protected:
@@ -340,8 +346,14 @@ class TwinTest : public OnDevice {
     return all;
   }
 
-  void run(const std::string& config, const Bucket& bucket, int ranks, std::uint64_t steps,
-           Shape shape, TwinOptions options = {}) {
+  void run(const std::string& config, Bucket bucket, int ranks, std::uint64_t steps, Shape shape,
+           TwinOptions options = {}) {
+    if (small_run()) {
+      const bool shaped = !bucket.parameters.empty() && !bucket.parameters.back().shape.empty();
+      if (shaped && bucket.elements() > 1'000'000) return;
+      if (!shaped && bucket.elements() > 9'001) bucket = layers(9'001);
+      steps = std::min<std::uint64_t>(steps, 2);
+    }
     SCOPED_TRACE(config + ", " + std::to_string(bucket.elements()) + " elements of " +
                  name_of(options.dtype));
     Twins twins(config, bucket, ranks, stream, options);
@@ -352,6 +364,7 @@ class TwinTest : public OnDevice {
   void law_sizes(const std::string& config, TwinOptions options = {}) {
     for (const std::size_t count :
          {0u, 1u, 2u, 31u, 32u, 33u, 255u, 513u, 4095u, 4096u, 4097u, 50'001u}) {
+      if (small_run() && count % 4097 > 1) continue;
       run(config, layers(count), 2, 4, Shape::normal, options);
       if (HasFailure()) return;
     }
@@ -428,17 +441,20 @@ class TwinTest : public OnDevice {
     const std::size_t places[] = {0, 2, 3, 4, 5, 6, 8, 12, 16, 20, 23, 24, 30, 100};
     std::uint64_t step = 0;
     for (const std::size_t at : places) {
+      if (small_run() && at % 20 != 0) continue;
+      bool reached = false;  // the frame is long enough
       for (const unsigned flip : {1u, 0x80u, 0xffu}) {
         const Code code = twins.step(gradients(Shape::normal, bucket, 3, step++),
                                      [&](std::size_t rank, std::vector<std::byte>& frame) {
-                                       if (rank == 1 && at < frame.size())
-                                         frame[at] ^= static_cast<std::byte>(flip);
+                                       if (rank != 1 || at >= frame.size()) return;
+                                       reached = true;
+                                       frame[at] ^= static_cast<std::byte>(flip);
                                      });
-        EXPECT_NE(code, Code::ok) << "byte " << at << ", " << flip;
+        EXPECT_TRUE(code != Code::ok || !reached) << "byte " << at << ", " << flip;
         if (HasFailure()) return;
       }
     }
-    for (std::uint64_t seed = 0; seed < 40 && !HasFailure(); ++seed)
+    for (std::uint64_t seed = 0; seed < (small_run() ? 9 : 40) && !HasFailure(); ++seed)
       twins.step(gradients(Shape::normal, bucket, 3, step++),
                  [&](std::size_t rank, std::vector<std::byte>& frame) {
                    if (rank != 2) return;

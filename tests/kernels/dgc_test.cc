@@ -59,7 +59,7 @@ class Dgc : public EachTarget {};
 THINWIRE_EACH_TARGET(Dgc);
 
 constexpr Accumulate all_modes[] = {Accumulate::none, Accumulate::residual, Accumulate::momentum,
-                                    Accumulate::nesterov};
+                                    Accumulate::nesterov, Accumulate::pool};
 
 TEST_P(Dgc, FastEqualsReference) {
   for_all_shapes([](Content content, std::size_t size, std::size_t offset) {
@@ -69,7 +69,9 @@ TEST_P(Dgc, FastEqualsReference) {
     const auto u = make_content(plain, 2, size), v = make_content(plain, 3, size);
     for (const Accumulate mode : all_modes) {
       for (const float threshold : {0.5f, 2.5f, 1e-40f, inf}) {
-        const DgcRule rule{mode, 0.5f, 0.75f, threshold};
+        // With m at most 1/2 a pool's share never changes.
+        const float m = mode < Accumulate::pool ? 0.5f : 0.9f;
+        const DgcRule rule{mode, m, 0.75f, threshold};
         DgcArrays fast(g, u, v, offset), slow(g, u, v, offset);
         fast.run(dgc_pass, rule, 0xfffffff0u);
         slow.run(dgc_pass_reference, rule, 0xfffffff0u);
@@ -187,6 +189,18 @@ TEST(DgcMeaning, Momentum) {  // scale 1/2, m 1/2: u' = u/2 + g/2, v' = v + u'
 TEST(DgcMeaning, Nesterov) {  // u' = (u + g)/2, v' = v + u' + g
   expect_lines({Accumulate::nesterov, 0.5f, 1, 4},
                {{1, 1, -1, 1, 1, false, 0, 0}, {2, 0, 2, 0, 0, true, 5, 1}});
+}
+
+// m 3/4: the pool is v/4 + 3u/4. The shares that stay are powers of two here.
+TEST(DgcMeaning, Pool) {
+  expect_lines({Accumulate::pool, 0.75f, 1, 100},
+               {{2, 4, 0, 5, 5, false, 0, 0},    // sent a step ago: 3/4 of 3 + 2 stay
+                {4, 4, 4, 6, 14, false, 0, 0},   // a quarter was due, and more of 4 + 4 is
+                {1, 0, 12, 0, 16, false, 0, 0},  // all was due
+                {2, 8, -12, 5, 5, false, 0, 0},  // what opposes momentum was not due
+                {-3, 4, 0, 0, 0, false, 0, 0},
+                {4, 0, 0, 4, 4, false, 0, 0}});
+  expect_lines({Accumulate::pool, 0.75f, 1, 5}, {{2, 4, 0, 0, 0, true, 5, 5}});
 }
 
 TEST(DgcMeaning, ResidualAndNone) {

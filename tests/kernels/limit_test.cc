@@ -50,7 +50,7 @@ TEST(LimitValue, TakeOutIsTheWayBack) {
       const DgcTally tally = dgc_pass({kind, 0.9f, 0.5f, infinite}, g.data(), u.data(), v.data(),
                                       count, 0, {index.data(), value.data(), velocity.data()});
       ASSERT_FALSE(tally.finite);
-      take_out(kind, 0.5f, g.data(), nullptr, u.data(), v.data(), count);
+      take_out({kind, 0.9f}, 0.5f, g.data(), nullptr, u.data(), v.data(), count);
       for (std::size_t i = 0; i < count; ++i) {
         const double rounding = 1e-6 * (1 + std::abs(g[i]));
         if (i == 7 || i == 8) {
@@ -62,6 +62,47 @@ TEST(LimitValue, TakeOutIsTheWayBack) {
         if (kind != Accumulate::residual) {
           EXPECT_EQ(u[i], 0.0f);
         }
+      }
+    }
+  }
+}
+
+// A pool has its size back, and its parts their proportion.
+TEST(LimitValue, TakeOutLeavesThePoolAsItWas) {
+  constexpr std::size_t count = 1000;
+  constexpr float m = 0.9f;
+  const auto u_before = make_content(Content::normal, 2, count);
+  const auto v_before = make_content(Content::normal, 3, count);
+  const auto pool = [&](const auto& u, const auto& v, std::size_t i) {
+    return (1 - m) * v[i] + m * u[i];
+  };
+  constexpr Accumulate kind = Accumulate::pool;
+  for (const float size : {1.0f, 1e-6f, 1e6f, 1e17f}) {
+    auto g = make_content(Content::normal, 1, count), u = u_before, v = v_before;
+    for (float& value : g) value *= size;
+    g[7] = not_a_number;
+    g[8] = 4 * gradient_limit;
+    u[9] = v[9] = 0;
+    g[10] = -pool(u, v, 10) / 0.5f;  // an empty pool
+    std::vector<std::uint32_t> index(count);
+    std::vector<float> value(count), velocity(count);
+    ASSERT_FALSE(dgc_pass({kind, m, 0.5f, infinite}, g.data(), u.data(), v.data(), count, 0,
+                          {index.data(), value.data(), velocity.data()})
+                     .finite);
+    const auto u_after = u, v_after = v;
+    take_out({kind, m}, 0.5f, g.data(), nullptr, u.data(), v.data(), count);
+    EXPECT_EQ(u[7], u_before[7]);
+    EXPECT_EQ(v[8], v_before[8]);
+    EXPECT_NEAR(pool(u, v, 9), 0, 1e-5);
+    EXPECT_NEAR(pool(u, v, 10), pool(u_before, v_before, 10), 1e-5);
+    for (std::size_t i = 0; i < count; ++i) {
+      const float was = i == 9 ? 0 : pool(u_before, v_before, i);
+      EXPECT_LE(std::abs(pool(u, v, i)), 2.001 * std::abs(was) + 1e-6) << i;
+      if (size == 1e17f || i == 7 || i == 8) continue;
+      EXPECT_NEAR(pool(u, v, i), was, 3e-6 * (1 + std::abs(g[i]))) << i;
+      if (size == 1 && i > 10 && std::abs(pool(u_after, v_after, i)) > 0.1) {
+        EXPECT_NEAR(u[i] * v_after[i], u_after[i] * v[i],
+                    1e-4 * (1 + std::abs(u_after[i] * v_after[i])));
       }
     }
   }
@@ -82,7 +123,7 @@ TEST(LimitValue, TakeOutAddsWhatWasSent) {
         const float x = v[i] + g[i];
         v[i] = x - sent[i];
       }
-      take_out(Accumulate::residual, 1, g.data(), sent.data(), nullptr, v.data(), count);
+      take_out({Accumulate::residual}, 1, g.data(), sent.data(), nullptr, v.data(), count);
       for (std::size_t i = 0; i < count; ++i) {
         if (size == 1) {
           EXPECT_NEAR(v[i], before[i], 1e-5);

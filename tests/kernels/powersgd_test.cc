@@ -40,6 +40,9 @@ std::vector<float> matrix(const Panel& panel, std::size_t rows, Content content,
 
 TEST_P(PowerSgd, TakeEqualsReference) {
   for (const Content content : all_contents) {
+#if defined(THINWIRE_SANITIZED)
+    if (content != Content::normal) continue;  // what is accessed does not depend on what is there
+#endif
     SCOPED_TRACE(static_cast<int>(content));
     for_all_panels([&](const Panel& panel, std::size_t offset) {
       Guarded<float> g(matrix(panel, panel.rows, content, 1), offset);

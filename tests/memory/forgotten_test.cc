@@ -6,6 +6,7 @@
 #include "tests/gradients.h"
 #include "thinwire/memory/csc_grid.h"
 #include "thinwire/memory/dgc.h"
+#include "thinwire/memory/strata.h"
 #include "thinwire/memory/summed.h"
 #include "thinwire/memory/warmup.h"
 
@@ -73,14 +74,18 @@ TEST(Quota, OfNothingIsNothing) {
 // What nobody set.
 TEST(Memory, DefaultsAreTheDocumentedOnes) {
   const DgcMemoryOptions options;
-  EXPECT_EQ(options.accumulate, Accumulate::momentum);
+  EXPECT_EQ(options.accumulate, Accumulate::pool);
   EXPECT_EQ(options.momentum, 0.9f);
   EXPECT_FALSE(options.exact);
   EXPECT_FALSE(options.per_layer);
-  EXPECT_TRUE(options.mask);
+  EXPECT_FALSE(options.mask);
   EXPECT_EQ(CscGrid().elements, 0u);
   EXPECT_EQ(CscGrid().chunk, 1u);
   EXPECT_EQ(SummedValues().world, 1);
+  EXPECT_EQ(SummedRule().world, 1);
+  EXPECT_EQ(SummedRule().share, 1);
+  EXPECT_EQ(Strata().blocks, 0u);
+  EXPECT_EQ(Strata().count, 1u);
   EXPECT_EQ(Warmup().density, 0.001);
   EXPECT_EQ(Warmup().steps, 0u);
   EXPECT_EQ(Threshold().value, 0);

@@ -37,7 +37,9 @@ TEST(Threshold, MovesGentlyTowardsTheQuota) {
   EXPECT_NEAR(steered(4, 150, 100), 4.04, 1e-12);
   EXPECT_NEAR(steered(4, 50, 100), 3.96, 1e-12);
   EXPECT_NEAR(steered(4, 200, 100), 4.08, 1e-12);
+  EXPECT_NEAR(steered(4, 250, 100), 4.08, 1e-12);
   EXPECT_NEAR(steered(4, 900, 100), 4.08, 1e-12);
+  EXPECT_EQ(steered(0, 0, 0), 0);
 }
 
 TEST(Threshold, IsForgottenWhenFewerThanHalfPass) {

@@ -14,22 +14,32 @@ using namespace testing;
 TEST(CscMemory, NeighboursKeepTheirRoundingErrorsOnce) {
   const std::size_t count = 37;
   const CscGrid grid{count, 4};
-  CscMemory memory(Bucket::single(0, "w", count), grid, {Accumulate::residual, 0},
-                   {DType::bf16, 1});
   const auto x = gradient(Shape::normal, count, 1);
-  std::vector<double> sums;
-  memory.take_in(x, grid.chunk, sums);
   const std::vector<std::uint32_t> picks = {0, 1, 2, 5, 6, 9};
-  std::vector<std::byte> out(2 * grid.packed(picks.size()));
-  memory.send(picks, Velocity::mask, out);
-  memory.take_in(std::vector<float>(count), grid.chunk, sums);
-  State state;
-  StateSaver saver(state);
-  memory.visit_state(saver);
-  for (std::size_t i = 0; i < count; ++i) {
-    const bool sent = std::binary_search(picks.begin(), picks.end(), i / 4);
-    const float rest = x[i] - from_bf16(to_bf16(x[i]));
-    EXPECT_EQ(state.at("w/v").values[i], sent ? rest : x[i]) << i;
+  for (const bool look : {false, true}) {  // whoever looks at the state takes them, too
+    CscMemory memory(Bucket::single(0, "w", count), grid, {Accumulate::residual, 0},
+                     {DType::bf16, 1});
+    const auto state = [&] {
+      State saved;
+      StateSaver saver(saved);
+      memory.visit_state(saver);
+      return saved;
+    };
+    std::vector<double> sums;
+    memory.take_in(x, grid.chunk, sums);
+    std::vector<std::byte> out(2 * grid.packed(picks.size()));
+    memory.send(picks, Velocity::mask, out);
+    const auto rest_of = [&](std::size_t i) {
+      const bool sent = std::binary_search(picks.begin(), picks.end(), i / 4);
+      return sent ? x[i] - from_bf16(to_bf16(x[i])) : x[i];
+    };
+    if (look) {
+      const State looked = state();
+      for (std::size_t i = 0; i < count; ++i) EXPECT_EQ(looked.at("w/v").values[i], rest_of(i));
+    }
+    memory.take_in(std::vector<float>(count), grid.chunk, sums);
+    const State after = state();
+    for (std::size_t i = 0; i < count; ++i) EXPECT_EQ(after.at("w/v").values[i], rest_of(i)) << i;
   }
 }
 

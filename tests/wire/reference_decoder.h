@@ -3,6 +3,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <algorithm>
 #include <array>
 #include <cmath>
 #include <cstddef>
@@ -62,24 +63,31 @@ inline unsigned bit_length(std::uint64_t value) {
   return length;
 }
 
+// Nothing where the stream ends, or no extent has room for the gap.
+inline std::optional<std::uint64_t> golomb_gap(BitStream& stream, std::uint64_t divisor,
+                                               std::uint64_t extent) {
+  const unsigned low = bit_length(divisor) - 1;
+  const std::uint64_t short_ones = (2ull << low) - divisor;
+  std::uint64_t quotient = 0;
+  while (!stream.next()) ++quotient;
+  std::uint64_t remainder = stream.number(low);
+  if (remainder >= short_ones) remainder = 2 * remainder + stream.number(1) - short_ones;
+  if (stream.exhausted || quotient > extent) return std::nullopt;
+  return quotient * divisor + remainder;
+}
+
 inline std::optional<Indices> golomb(unsigned parameter, ByteSpan bytes, std::uint64_t extent,
                                      std::size_t count) {
   const unsigned e = parameter / 8, f = parameter % 8;
   const std::uint64_t eighths = (8ull + f) << e;
   if (eighths % 8 != 0) return std::nullopt;
-  const std::uint64_t divisor = eighths / 8;
-  const unsigned low = bit_length(divisor) - 1;
-  const std::uint64_t short_ones = (2ull << low) - divisor;
   BitStream stream{to_bits(bytes)};
   Indices out;
   std::uint64_t next = 0;
   for (std::size_t j = 0; j < count; ++j) {
-    std::uint64_t quotient = 0;
-    while (!stream.next()) ++quotient;
-    std::uint64_t remainder = stream.number(low);
-    if (remainder >= short_ones) remainder = 2 * remainder + stream.number(1) - short_ones;
-    if (stream.exhausted || quotient > extent) return std::nullopt;
-    const std::uint64_t index = next + quotient * divisor + remainder;
+    const auto gap = golomb_gap(stream, eighths / 8, extent);
+    if (!gap) return std::nullopt;
+    const std::uint64_t index = next + *gap;
     if (index >= extent) return std::nullopt;
     out.push_back(static_cast<std::uint32_t>(index));
     next = index + 1;
@@ -104,6 +112,35 @@ inline std::optional<Indices> elias_fano(unsigned low, ByteSpan bytes, std::uint
     out.push_back(static_cast<std::uint32_t>(index));
   }
   if (!highs.clean_end() || !lows.clean_end()) return std::nullopt;
+  return out;
+}
+
+// -1, 0 or 1 for each of the m elements of a block of quanta.
+inline std::optional<std::vector<int>> quanta(ByteSpan bytes, std::uint64_t m) {
+  std::vector<int> out(m);
+  const std::size_t plane = (m + 7) / 8;
+  if (bytes.empty()) return out;
+  if (bytes.size() > 2 * plane) return std::nullopt;
+  if (bytes.size() == 2 * plane) {
+    const auto plus = to_bits(bytes.first(plane)), minus = to_bits(bytes.subspan(plane));
+    for (std::size_t i = 0; i < 8 * plane; ++i) {
+      if ((plus[i] && minus[i]) || (i >= m && (plus[i] || minus[i]))) return std::nullopt;
+      if (i < m) out[i] = static_cast<int>(plus[i]) - static_cast<int>(minus[i]);
+    }
+    return out;
+  }
+  BitStream stream{to_bits(bytes)};
+  const std::uint64_t k = stream.number(bit_length(m - 1)) + 1;
+  if (k > m) return std::nullopt;
+  const std::uint64_t divisor = std::max<std::uint64_t>(1, m * 45426 / (k * 65536));
+  std::uint64_t next = 0;
+  for (std::uint64_t j = 0; j < k; ++j) {
+    const auto gap = golomb_gap(stream, divisor, m);
+    if (!gap || next + *gap >= m) return std::nullopt;
+    next += *gap;
+    out[next++] = stream.next() ? -1 : 1;
+  }
+  if (!stream.clean_end()) return std::nullopt;
   return out;
 }
 

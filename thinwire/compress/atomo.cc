@@ -133,8 +133,8 @@ class AtomoCodec final : public Codec {
         continue;
       }
       std::vector<float> sent(layer.count);
-      Reader reader(ConstBytes(out).subspan(begin, writer.used() - begin));
-      if (!add_layer(layer, reader, 1.0f, sent).ok()) coded.finite = false;
+      Reader reader(ConstBytes(out).first(writer.used()).subspan(begin));
+      coded.finite = add_layer(layer, reader, 1.0f, sent).ok() && coded.finite;
       for (std::size_t j = 0; j < kept.size(); ++j) kept[j] = x[j] - sent[j];
     }
     coded.bytes = writer.used();
@@ -182,25 +182,25 @@ class AtomoCodec final : public Codec {
       triplets.insert(triplets.end(), triplet.begin(), triplet.end());
       ++count;
     }
-    return write_triplets(layer, count, triplets, writer);
+    write_triplets(layer, count, triplets, writer);
+    return true;
   }
 
   // Sends the whole matrix where that is smaller. It is the sum of the drawn triplets, because
-  // sending the gradient itself only for large draws would be a bias.
-  static bool write_triplets(const Layer& layer, std::uint32_t count,
+  // sending the gradient itself only for large draws would be a bias. The limit of their scales
+  // keeps it finite.
+  static void write_triplets(const Layer& layer, std::uint32_t count,
                              std::span<const float> triplets, Writer& writer) {
     if (layer.pays(count)) {
       writer.number(count);
       writer.floats(triplets);
-      return true;
+      return;
     }
     std::vector<float> sum(layer.count);
     for (std::uint32_t i = 0; i < count; ++i)
       add_triplet(layer, triplets.subspan(i * layer.triplet(), layer.triplet()), 1.0f, sum);
-    const bool finite = all_finite(sum);
-    writer.number(finite ? whole : 0);
-    if (finite) writer.floats(sum);
-    return finite;
+    writer.number(whole);
+    writer.floats(sum);
   }
 
   static void add_triplet(const Layer& layer, std::span<const float> triplet, float share,
@@ -286,8 +286,9 @@ const Scheme& atomo_scheme() {
       .stochastic = true,
       .momentum = false,
       .host =
-          "it decomposes every layer in every step on the host, which takes longer than a "
-          "dense step; move the gradients to the CPU, or use powersgd",
+          [](const Options&) {
+            return "it decomposes every layer in every step, which takes longer than a dense step";
+          },
       .options = options(),
       .variants = {"rank=1,memory=residual"},
       .bytes = nullptr,

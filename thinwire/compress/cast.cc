@@ -51,6 +51,7 @@ class CastCompressor final : public Compressor {
     return {Code::skipped, "a rank's gradient was not finite, or too large for the type"};
   }
 
+  bool learns(int) const override { return false; }
   void undo(const Turn&) override {}
   void conclude(const Turn& turn, TensorView gradient, float fill) override {
     fill_void_cuda(gradient.dtype, gradient.data, gradient.count, fill, turn.verdict, turn.stream);

@@ -8,6 +8,7 @@
 
 #include "thinwire/compress/frames_cuda.h"
 #include "thinwire/compress/sign.h"
+#include "thinwire/compress/threshold_codec.h"
 #include "thinwire/core/buffer.h"
 #include "thinwire/core/state.h"
 #include "thinwire/kernels/draw.h"
@@ -34,8 +35,13 @@ class CudaCodec {
   virtual ~CudaCodec() = default;
 
   virtual BlockRule payload_rule() const = 0;
-  // Whether average() adds up the checksums of the frames (BlockFramesCuda::glance).
-  virtual bool checks_frames() const { return false; }
+  // What average() goes by when it adds up the checksums of the frames; null when it does not.
+  virtual const block_frame::FrameSums* sums() const { return nullptr; }
+
+  // Whether conclude() needs no payload, because the codec remembers what it has sent.
+  virtual bool remembers() const { return false; }
+  // What keep() copies beside the memory; null: nothing.
+  virtual const Buffer* state() const { return nullptr; }
 
   // Adds the gradient to the memory, writes the payload, and keeps the rest. Elements beyond the
   // limit are reported in the frame and in the verdict.
@@ -67,6 +73,10 @@ std::unique_ptr<CudaCodec> qsgd_codec_cuda(const QsgdRule& rule, std::size_t ele
 std::unique_ptr<CudaCodec> natural_codec_cuda(std::size_t elements, Device device);
 std::unique_ptr<CudaCodec> sign_codec_cuda(SignLevels levels, const std::vector<SignGroup>& groups,
                                            int ranks, Device device);
+// `sends`: it writes payloads too; `keeps`: there is a residual.
+std::unique_ptr<CudaCodec> threshold_codec_cuda(const ThresholdSettings& settings,
+                                                const Bucket& bucket, int ranks, bool sends,
+                                                bool keeps, Device device);
 
 // Schemes whose compressors are their own.
 std::unique_ptr<Compressor> make_signum_cuda(float momentum, bool by_sum, const Bucket& bucket,

@@ -23,6 +23,10 @@ std::unique_ptr<CudaCodec> natural_codec_cuda(std::size_t, Device) { no_cuda(); 
 std::unique_ptr<CudaCodec> sign_codec_cuda(SignLevels, const std::vector<SignGroup>&, int, Device) {
   no_cuda();
 }
+std::unique_ptr<CudaCodec> threshold_codec_cuda(const ThresholdSettings&, const Bucket&, int, bool,
+                                                bool, Device) {
+  no_cuda();
+}
 
 std::unique_ptr<Compressor> make_signum_cuda(float, bool, const Bucket&, const Site&) { no_cuda(); }
 std::unique_ptr<Compressor> make_terngrad_cuda(double, bool, std::uint64_t, const Bucket&,

@@ -107,7 +107,7 @@ void CodedCompressor::forget(const Turn&, TensorView gradient) {
                            : memory_.accumulate == Accumulate::nesterov ? fed_.data()
                                                                         : u_.data();
   if (!v_.empty())
-    take_out(Accumulate::residual, 1.0f, fed, sent.data(), nullptr, v_.data(), v_.size());
+    take_out({Accumulate::residual}, 1.0f, fed, sent.data(), nullptr, v_.data(), v_.size());
   std::fill(u_.begin(), u_.end(), 0.0f);
   codec_->forget();
 }

@@ -21,7 +21,7 @@ class CodedCudaCompressor final : public Compressor {
         payload_(codec_->payload_rule()),
         bucket_(bucket),
         site_(site),
-        frames_(site.world, site.device) {
+        frames_(site.world, payload_, site.device) {
     if (payload_.most > longest_block)
       fail(who(), ": ", bucket.elements(), " elements may take ", payload_.most,
            " bytes, a frame holds at most ", longest_block, "; use smaller buckets");
@@ -29,7 +29,8 @@ class CodedCudaCompressor final : public Compressor {
     const std::size_t bytes = bucket.elements() * sizeof(float);
     if (has_residual(memory.accumulate)) {
       v_ = Buffer(Place::cuda, bytes, site.device);
-      sent_ = Buffer(Place::cuda, block_slot_bytes(payload_.most), site.device);
+      if (!codec_->remembers())
+        sent_ = Buffer(Place::cuda, block_slot_bytes(payload_.most), site.device);
     }
     if (has_momentum(memory.accumulate)) u_ = Buffer(Place::cuda, bytes, site.device);
   }
@@ -53,12 +54,12 @@ class CodedCudaCompressor final : public Compressor {
     stream_ = turn.stream;
     const FrameHeader header = block_header(scheme_, bucket_, turn.step);
     const float share = 1.0f / static_cast<float>(site_.world);
-    const bool checks = codec_->checks_frames();
+    const block_frame::FrameSums* const sums = codec_->sums();
     const BlockPayloads payloads =
-        checks ? frames_.glance(header, payload_, inbox, turn.verdict, turn.stream)
-               : frames_.open(header, payload_, inbox, turn.verdict, turn.stream);
+        sums != nullptr ? frames_.glance(header, payload_, inbox, *sums, turn.verdict, turn.stream)
+                        : frames_.open(header, payload_, inbox, turn.verdict, turn.stream);
     codec_->average(payloads, share, average, turn.stream);
-    if (checks) frames_.settle(header, payload_, inbox, turn.verdict, turn.stream);
+    if (sums != nullptr) frames_.settle(header, payload_, inbox, turn.verdict, turn.stream);
     return {};
   }
 
@@ -68,13 +69,9 @@ class CodedCudaCompressor final : public Compressor {
     codec_->conclude(step_of(turn, gradient, sent_.data()), fill);
   }
 
-  void keep(const Turn& turn) override {
-    const Buffer* const arrays[] = {&u_, &v_};
-    kept_.keep(arrays, site_.device, turn.stream);
-  }
+  void keep(const Turn& turn) override { kept_.keep(kept_arrays(), site_.device, turn.stream); }
   void restore(const Turn& turn) override {
-    const Buffer* const arrays[] = {&u_, &v_};
-    kept_.restore(arrays, turn.verdict, turn.stream);
+    kept_.restore(kept_arrays(), turn.verdict, turn.stream);
   }
 
   void visit_state(StateVisitor& visitor) override {
@@ -86,6 +83,12 @@ class CodedCudaCompressor final : public Compressor {
  private:
   std::string who() const {
     return "rank " + std::to_string(site_.rank) + ", bucket " + std::to_string(bucket_.id);
+  }
+
+  std::vector<const Buffer*> kept_arrays() const {
+    std::vector<const Buffer*> arrays = {&u_, &v_};
+    if (codec_->state() != nullptr) arrays.push_back(codec_->state());
+    return arrays;
   }
 
   CodedStep step_of(const Turn& turn, const TensorView& gradient, std::byte* frame) const {
@@ -121,7 +124,7 @@ class CodedCudaCompressor final : public Compressor {
   Site site_;
   BlockFramesCuda frames_;
   Buffer u_, v_;
-  Buffer sent_;  // the last payload in a slot, where a residual lacks it
+  Buffer sent_;  // the last payload in a slot, where a residual lacks it and the codec forgets it
   KeptCopy kept_;
   Stream stream_;  // of the last step
 };

@@ -62,11 +62,13 @@ struct Turn {
   Stream stream;
   double squared_norm = 0;  // of this worker's gradient over all buckets; only with needs_norm()
 
-  // The rest is for devices only, and points to device memory.
+  // The next three are for devices only, and point to device memory.
   Verdict* verdict = nullptr;  // of this step
   // encode() of a gather writes its number of bytes there; of a scatter, those of every piece.
   std::uint64_t* written = nullptr;
   const double* norm = nullptr;  // squared_norm
+
+  bool wanted = true;  // false: nobody reads the average, so decode() may leave it out
 };
 
 // The result of a collective. For sum and max it is one reduced payload; for gather and scatter one
@@ -120,6 +122,10 @@ class Compressor {
   // Code::skipped means that a rank's gradient was beyond the limit; `average` is then unspecified,
   // and the exchange calls undo() or forget().
   virtual Status decode(const Turn& turn, const Inbox& inbox, TensorView average) = 0;
+
+  // Whether decode() of this round changes the memory, or what a later encode() writes. Where it
+  // does not, ranks in one process let the first of them decode for all (virtual_exchange.h).
+  virtual bool learns(int /*round*/) const { return true; }
 
   // Takes the last encoded step back: what was sent returns to the memory, so that nothing is lost.
   // It is called only after round 0 of that step was encoded, and before the next encode().

@@ -13,6 +13,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <functional>
 #include <limits>
 
 #include "thinwire/compress/memory_options.h"
@@ -46,7 +47,8 @@ std::vector<std::uint32_t> largest(std::span<const float> norms, std::size_t wan
   std::vector<std::uint64_t> keys(norms.size());
   for (std::size_t i = 0; i < keys.size(); ++i)
     keys[i] = magnitude_key(norms[i], static_cast<std::uint32_t>(i));
-  if (wanted > 0) nth_largest(keys, wanted);
+  const auto end = keys.begin() + static_cast<std::ptrdiff_t>(wanted);  // of the largest
+  std::nth_element(keys.begin(), end, keys.end(), std::greater<>());
   std::vector<std::uint32_t> picks(wanted);
   for (std::size_t i = 0; i < wanted; ++i) picks[i] = index_of(keys[i]);
   std::sort(picks.begin(), picks.end());
@@ -103,12 +105,15 @@ class CscCompressor final : public Compressor {
       pick(turn.step);
       return {};
     }
+    if (!turn.wanted) return {};
     received_.resize(grid_.packed(picks_.size()));
     if (!values_.read(inbox.data.first(bytes), received_))
       return {Code::skipped, "a sum over the ranks was not finite"};
     grid_.scatter(received_.data(), picks_, average.f32().data());
     return {};
   }
+
+  bool learns(int round) const override { return round == 0; }  // the norms
 
   void undo(const Turn&) override {
     memory_.undo();

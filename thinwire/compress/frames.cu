@@ -2,7 +2,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <algorithm>
 
-#include "thinwire/compress/frames.cuh"
+#include "thinwire/compress/frame_sums.cuh"
 
 namespace thinwire {
 namespace {
@@ -24,7 +24,21 @@ HeaderWords words_of(const FrameHeader& header) {
   return words;
 }
 
+// The checksum of a frame whose payload is zeros.
+std::uint32_t around_zeros(const HeaderWords& header, const BlockRule& rule,
+                           const FrameSums& sums) {
+  std::uint32_t crc = ~0u;
+  const auto add = [&crc](std::uint32_t word) {
+    crc ^= word;
+    for (int k = 0; k < 4; ++k) crc = crc >> 8 ^ crc32c_entry(crc & 0xffu);
+  };
+  for (const std::uint32_t word : header.at) add(word);
+  add(static_cast<std::uint32_t>(rule.most));
+  return ~crc32c_times(crc, sums.length());
+}
+
 struct SealArguments {
+  SumPlan plan;
   HeaderWords header;
   FrameState* state;
   const std::byte* source;  // where the payload is
@@ -32,19 +46,23 @@ struct SealArguments {
   std::uint64_t slot_bytes;
   std::uint64_t payload;
   bool exact;
+  std::uint32_t none, back;  // where exact: the checksum around a payload of zeros; its factor
   std::uint64_t* written;
 };
 
 __global__ void __launch_bounds__(threads) seal_kernel(const SealArguments a) {
-  __shared__ CrcTables tables;
+  __shared__ SumTables tables;
+  LineSums sums(tables, a.plan);
+  await_previous();
   const bool skipped = a.state->unsound != 0;
   const std::uint64_t payload = a.exact ? a.payload : a.state->payload;
   const std::uint64_t end = block_header_bytes + payload;
   for (std::uint64_t i = end + thread_index(); i < a.slot_bytes; i += thread_count())
     a.frame[i] = std::byte{};
-  const std::uint32_t share = payload_share(tables, a.source, payload, blockIdx.x, gridDim.x,
-                                            a.source == a.frame ? nullptr : a.frame);
-  if (threadIdx.x == 0) atomicXor(&a.state->crc, share);
+  const OneFrame lines{a.source, a.source == a.frame ? nullptr : a.frame, payload};
+  for (std::uint32_t tile = blockIdx.x; tile < a.plan.tiles; tile += gridDim.x)
+    sums.add(lines, tile);
+  sums.finish(&a.state->crc);
   if (!is_last_block(&a.state->done) || threadIdx.x != 0) return;
   auto* const words = reinterpret_cast<std::uint32_t*>(a.frame);
   std::uint32_t header[4];
@@ -52,7 +70,15 @@ __global__ void __launch_bounds__(threads) seal_kernel(const SealArguments a) {
   if (skipped) header[1] |= 1u;  // byte 4
   const auto bytes = static_cast<std::uint32_t>(payload);
   for (int k = 0; k < 4; ++k) words[k] = header[k];
-  words[crc_word] = frame_checksum(header, skipped, bytes, __ldcg(&a.state->crc));
+  const std::uint32_t sum = __ldcg(&a.state->crc);
+  if (a.exact && !skipped) {
+    words[crc_word] = a.none ^ crc32c_times(sum, a.back);
+  } else {
+    const std::uint64_t behind = line_bytes * std::uint64_t{a.plan.end} + 1 - end;
+    const std::uint64_t back = crc32c_order - behind % crc32c_order;
+    words[crc_word] =
+        frame_checksum(header, skipped, bytes, 0) ^ (skipped ? 0 : crc32c_shift(sum, back, powers));
+  }
   words[length_word] = skipped ? 0 : bytes;
   *a.written = skipped ? frame_header_bytes : end;
   a.state->crc = 0;
@@ -71,7 +97,8 @@ struct OpenArguments {
   OpenedBlock* opened;
   std::uint32_t* done;
   FrameCheck* check;
-  bool always;  // else only where the check has found something
+  bool always;                 // else only where the check has found something
+  std::uint32_t none, behind;  // of glance(): the checksum around zeros; FrameSums::behind()
   Verdict* verdict;
 };
 
@@ -103,6 +130,7 @@ __device__ Code judge(const OpenArguments& a, const std::uint32_t* words, bool s
 
 __global__ void __launch_bounds__(threads) open_kernel(const OpenArguments a) {
   __shared__ CrcTables tables;
+  await_previous();
   if (!a.always && a.check->suspect == 0 && a.check->bad_value == 0) return;
   bool skipped = false;
   std::uint32_t bytes = 0;
@@ -137,6 +165,8 @@ __global__ void __launch_bounds__(threads) open_kernel(const OpenArguments a) {
 // One block: whether all frames look as they should, and what their checksums ask for together.
 __global__ void __launch_bounds__(threads) glance_kernel(const OpenArguments a) {
   __shared__ std::uint32_t expected;
+  await_previous();
+  let_next_start();
   if (threadIdx.x == 0) expected = 0;
   __syncthreads();
   bool odd = false;
@@ -146,10 +176,7 @@ __global__ void __launch_bounds__(threads) glance_kernel(const OpenArguments a) 
     for (int k = 0; k < 4; ++k) same = same && words[k] == a.header.at[k];
     odd = odd || !same;
     if (!same) continue;
-    const std::uint32_t sum =
-        expected_sum(words, static_cast<std::uint32_t>(a.most), words[crc_word]);
-    const std::uint32_t shift = shifted_ranks - 1 - r % shifted_ranks;
-    atomicXor(&expected, crc32c_shift(sum, line_bytes * shift, powers));
+    atomicXor(&expected, summed(words[crc_word] ^ a.none, r, a.ranks, a.behind));
   }
   odd = __syncthreads_or(odd) != 0;
   if (threadIdx.x == 0) *a.check = {expected, 0, 0, odd ? 1u : 0u, 0};
@@ -157,18 +184,30 @@ __global__ void __launch_bounds__(threads) glance_kernel(const OpenArguments a) 
 
 }  // namespace
 
-BlockFramesCuda::BlockFramesCuda(int ranks, Device device)
+BlockFramesCuda::BlockFramesCuda(int ranks, const BlockRule& rule, Device device)
     : ranks_(static_cast<std::uint32_t>(ranks)),
       state_(Place::cuda, sizeof(FrameState), device),
       opened_(Place::cuda, ranks_ * sizeof(OpenedBlock) + sizeof(std::uint32_t), device),
-      check_(Place::cuda, sizeof(FrameCheck), device) {}
+      check_(Place::cuda, sizeof(FrameCheck), device),
+      seal_(rule.most, {whole_section(rule.most, line_bytes * threads)}, 1,
+            std::min(resident_blocks(8, device), checksum_blocks(rule.most, 1)), device) {}
 
 void BlockFramesCuda::seal(const FrameHeader& header, const BlockRule& rule,
                            const std::byte* source, Bytes out, std::uint64_t* written,
                            Stream stream) const {
-  const SealArguments a{words_of(header), state(),   source,     out.data(),
-                        out.size(),       rule.most, rule.exact, written};
-  seal_kernel<<<checksum_blocks(out.size(), 1), threads, 0, handle_of(stream)>>>(a);
+  SealArguments a{};
+  a.plan = seal_.plan();
+  a.header = words_of(header);
+  a.state = state();
+  a.source = source;
+  a.frame = out.data();
+  a.slot_bytes = out.size();
+  a.payload = rule.most;
+  a.exact = rule.exact;
+  a.none = around_zeros(a.header, rule, seal_);
+  a.back = seal_.back();
+  a.written = written;
+  launch_early(seal_kernel, seal_.blocks(), threads, stream, a);
   check_launch("seal a frame");
 }
 
@@ -202,7 +241,9 @@ void BlockFramesCuda::check_each(const FrameHeader& header, const BlockRule& rul
   OpenArguments a = open_arguments(header, rule, inbox, ranks_, opened_.as<OpenedBlock>(),
                                    check_.as<FrameCheck>(), verdict);
   a.always = always;
-  open_kernel<<<ranks_ * a.blocks, threads, 0, handle_of(stream)>>>(a);
+  // Where it has nothing to do, few blocks end sooner.
+  if (!always) a.blocks = std::min(a.blocks, 16u);
+  launch_early(open_kernel, ranks_ * a.blocks, threads, stream, a);
   check_launch("open frames");
 }
 
@@ -214,10 +255,13 @@ BlockPayloads BlockFramesCuda::open(const FrameHeader& header, const BlockRule& 
 }
 
 BlockPayloads BlockFramesCuda::glance(const FrameHeader& header, const BlockRule& rule,
-                                      const Inbox& inbox, Verdict* verdict, Stream stream) const {
-  const OpenArguments a = open_arguments(header, rule, inbox, ranks_, opened_.as<OpenedBlock>(),
-                                         check_.as<FrameCheck>(), verdict);
-  glance_kernel<<<1, threads, 0, handle_of(stream)>>>(a);
+                                      const Inbox& inbox, const FrameSums& sums, Verdict* verdict,
+                                      Stream stream) const {
+  OpenArguments a = open_arguments(header, rule, inbox, ranks_, opened_.as<OpenedBlock>(),
+                                   check_.as<FrameCheck>(), verdict);
+  a.none = around_zeros(a.header, rule, sums);
+  a.behind = sums.behind();
+  launch_early(glance_kernel, 1, threads, stream, a);
   check_launch("look at frames");
   return {inbox.data.data(), inbox.slot_bytes, a.opened, verdict, ranks_, header.bucket, a.check};
 }

@@ -5,11 +5,6 @@
 // one, so that loads are coalesced: its sum moves on by N lines with a table of products. Bytes of
 // a line that are not of the payload count as zeros; zeros in front change nothing, and zeros
 // behind are taken back at the end.
-//
-// Where a decoder reads all payloads anyway, the lines of eight ranks are first added to each
-// other, line i of rank r to line i + r, and the checksum of that sum is compared: x^k times a
-// message has x^k times its checksum. An error in one frame changes the sum as it changes the
-// frame's own checksum.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -20,7 +15,7 @@
 namespace thinwire::block_frame {
 
 inline constexpr unsigned threads = block_threads;
-inline constexpr std::uint32_t line_bytes = 16, crc_word = 4, length_word = 5;
+inline constexpr std::uint32_t crc_word = 4, length_word = 5;
 
 // The last block of the grid to come here returns true; it sees what all others have written.
 __device__ inline bool is_last_block(std::uint32_t* done) {
@@ -111,9 +106,6 @@ __device__ inline uint4 payload_line(const std::byte* frame, std::uint64_t line,
   return words;
 }
 
-// How the ranks of eight are shifted against each other.
-inline constexpr std::uint32_t shifted_ranks = 8;
-
 // The share that block `block` of `blocks` has in the sum of a payload's lines. The XOR of all
 // shares is the sum. In every thread. Where `copy` is not null, the payload is copied to that
 // frame.
@@ -173,15 +165,6 @@ __device__ inline std::uint32_t frame_checksum(const std::uint32_t* header, bool
   const auto behind = static_cast<std::uint32_t>(
       (line_bytes - (block_header_bytes + bytes) % line_bytes) % line_bytes);
   return ~(crc32c_shift(crc, bytes, powers) ^ crc32c_unshift(lines_sum, behind));
-}
-
-// The sum of a payload's lines that a frame's checksum asks for; the inverse of frame_checksum().
-__device__ inline std::uint32_t expected_sum(const std::uint32_t* header, std::uint32_t bytes,
-                                             std::uint32_t checksum) {
-  const std::uint32_t none = frame_checksum(header, false, bytes, 0);
-  const std::uint64_t behind =
-      (line_bytes - (block_header_bytes + bytes) % line_bytes) % line_bytes;
-  return crc32c_shift(none ^ checksum, behind, powers);
 }
 
 // The blocks that share the checksum of one frame.

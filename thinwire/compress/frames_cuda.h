@@ -6,6 +6,7 @@
 #include <cstdint>
 
 #include "thinwire/compress/compressor.h"
+#include "thinwire/compress/frame_sums.h"
 #include "thinwire/core/buffer.h"
 #include "thinwire/wire/block.h"
 
@@ -34,8 +35,8 @@ struct OpenedBlock {
   std::uint32_t bad_value = 0;  // a decoder has met a number that no encoder writes
 };
 
-// One sum over the payloads of all ranks, in which rank r is shifted by r % 8 lines (frames.cuh). A
-// decoder that reads every line anyway adds it up; only when it is wrong each frame is looked at.
+// One sum over the payloads of all ranks (frame_sums.cuh). A decoder that reads every line anyway
+// adds it up; only when it is wrong each frame is looked at.
 struct FrameCheck {
   std::uint32_t expected = 0, found = 0;
   std::uint32_t done = 0;
@@ -64,7 +65,7 @@ struct BlockRule {
 // Writes and reads the frames of one bucket, and owns the memory for it.
 class BlockFramesCuda {
  public:
-  BlockFramesCuda(int ranks, Device device);
+  BlockFramesCuda(int ranks, const BlockRule& rule, Device device);
 
   // Encoders set `unsound` and, where it is not rule.most, `payload`; seal() resets them.
   FrameState* state() const { return state_.as<FrameState>(); }
@@ -81,8 +82,9 @@ class BlockFramesCuda {
 
   // The same in two parts, around a decoder that adds up FrameCheck::found and stops where a frame
   // is suspect. It sets bad_value where it meets one. settle() then finds out who is to blame.
+  // `sums` is what the decoder goes by.
   BlockPayloads glance(const FrameHeader& header, const BlockRule& rule, const Inbox& inbox,
-                       Verdict* verdict, Stream stream) const;
+                       const block_frame::FrameSums& sums, Verdict* verdict, Stream stream) const;
   void settle(const FrameHeader& header, const BlockRule& rule, const Inbox& inbox,
               Verdict* verdict, Stream stream) const;
 
@@ -92,6 +94,7 @@ class BlockFramesCuda {
 
   std::uint32_t ranks_;
   Buffer state_, opened_, check_;
+  block_frame::FrameSums seal_;
 };
 
 }  // namespace thinwire

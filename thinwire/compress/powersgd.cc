@@ -88,7 +88,9 @@ class PowerSgdCompressor final : public Compressor {
         turn.round == 0 ? receive_p(layout, floats) : receive_q(layout, floats, turn.step);
     if (!finite)
       return {Code::skipped, "a rank's gradient was not finite, or too large for products in f32"};
-    if (turn.round + 1 == rounds()) give(layout, average.f32());
+    if (turn.round + 1 < rounds()) return {};
+    if (turn.wanted) give(layout, average.f32());
+    given_ = &layout;  // every rank subtracts the average, or its part of it
     return {};
   }
 
@@ -102,7 +104,7 @@ class PowerSgdCompressor final : public Compressor {
 
   void forget(const Turn& turn, TensorView gradient) override {
     undo(turn);
-    take_out(Accumulate::residual, 1.0f, gradient.f32().data(), nullptr, nullptr, v_.data(),
+    take_out({Accumulate::residual}, 1.0f, gradient.f32().data(), nullptr, nullptr, v_.data(),
              v_.size());
   }
 
@@ -217,7 +219,7 @@ class PowerSgdCompressor final : public Compressor {
   }
 
   // Writes the averages after the last round.
-  void give(const PowerSgdLayout& layout, std::span<float> average) {
+  void give(const PowerSgdLayout& layout, std::span<float> average) const {
     for (const ThinMatrix& matrix : layout.matrices) {
       for_rows(matrix, [&](const Panel& panel, std::size_t first) {
         powersgd_give(panel, p_.data() + matrix.p + first * matrix.rank, mean_q_.data() + matrix.q,
@@ -229,7 +231,6 @@ class PowerSgdCompressor final : public Compressor {
       std::copy_n(from, plain.count, average.data() + plain.offset);
       from += static_cast<std::ptrdiff_t>(plain.count);
     }
-    given_ = &layout;
   }
 
   // Only the space of Q's columns matters, so they are made orthonormal for the next step. Their

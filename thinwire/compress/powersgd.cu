@@ -336,7 +336,7 @@ __global__ void conclude(const PowerSgdDevice on, typename E::Stored* gradient, 
   const bool forget = verdict->unsound != 0;
   for (std::uint64_t i = thread_index(); i < on.elements; i += thread_count()) {
     if (forget)
-      on.v[i] = taken_out(Accumulate::residual, E::widen(gradient[i]), 0.0f, 0.0f, on.v[i]);
+      on.v[i] = taken_out({Accumulate::residual}, E::widen(gradient[i]), 0.0f, {0, on.v[i]}).v;
     gradient[i] = E::narrow(fill);
   }
 }

@@ -91,10 +91,6 @@ std::unique_ptr<Compressor> make(const Options& options, const Bucket& bucket, c
   const QsgdRule rule = rule_of(options);
   const bool packed = options.choice("form", form_names) == 0;
   if (site.device.kind == Device::Kind::cuda) {
-    if (!packed)
-      fail(
-          "scheme 'qsgd': form=coded does not run on CUDA, because its codes have no fixed place; "
-          "use form=packed");
     return make_coded_cuda(10, read_seed(options), read_memory_options(options),
                            qsgd_codec_cuda(rule, bucket.elements(), site.device), bucket, site);
   }
@@ -138,6 +134,10 @@ const Scheme& qsgd_scheme() {
       .stochastic = true,
       .momentum = false,
       .cuda = true,
+      .host = [](const Options& options) -> const char* {
+        const bool packed = options.choice("form", form_names) == 0;
+        return packed ? nullptr : "the codes of form=coded have no fixed place; form=packed has";
+      },
       .options = options(),
       .variants = {"bits=3,norm=max", "bits=8,bucket=64", "bits=1,form=coded",
                    "bits=6,form=coded,memory=residual"},

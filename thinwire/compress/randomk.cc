@@ -82,6 +82,7 @@ class RandomkCompressor final : public Compressor {
     return {};
   }
 
+  bool learns(int) const override { return false; }
   void undo(const Turn&) override { memory_.undo(); }
   void forget(const Turn& turn, TensorView gradient) override {
     undo(turn);

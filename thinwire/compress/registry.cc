@@ -65,16 +65,6 @@ class ResidualFinder final : public StateVisitor {
   bool found = false;
 };
 
-// The value of `memory`, given or by default; empty where the scheme has no such option.
-std::string memory_of(const Config& config) {
-  if (const auto given = config.options.find("memory"); given != config.options.end())
-    return given->second;
-  for (const Option& option : find_scheme(config.scheme).options) {
-    if (option.name == "memory") return option.fallback;
-  }
-  return "";
-}
-
 }  // namespace
 
 // Asks a compressor, because any option may decide.
@@ -85,8 +75,9 @@ bool keeps_residual(const Config& config) {
 }
 
 bool keeps_momentum(const Config& config) {
-  const std::string memory = memory_of(config);
-  return memory.empty() ? find_scheme(config.scheme).momentum : memory == "momentum";
+  const auto memory = config.options.find("memory");
+  return memory == config.options.end() ? find_scheme(config.scheme).momentum
+                                        : memory->second == "momentum";
 }
 
 bool right_on_average(const Config& config) {
@@ -95,18 +86,25 @@ bool right_on_average(const Config& config) {
   return scheme.stochastic && !scheme.biased;
 }
 
+std::string why_on_host(const Config& config) {
+  const Scheme& scheme = find_scheme(config.scheme);
+  const char* const why =
+      scheme.host == nullptr ? nullptr : scheme.host(Options(config, scheme.options));
+  if (why != nullptr) return why;
+  return scheme.cuda ? "" : "it has no kernels for CUDA";
+}
+
 namespace {
 
 // Throws where the scheme cannot work on the site's device.
-void check_site(const Scheme& scheme, const Site& site) {
+void check_site(const Config& config, const Scheme& scheme, const Site& site) {
   if (site.device.kind == Device::Kind::cpu) return;
-  if (!scheme.cuda) {
+  if (const std::string why = why_on_host(config); !why.empty()) {
     std::string others;
     for (const Scheme* other : schemes()) {
       if (other->cuda) others += (others.empty() ? "" : ", ") + other->name;
     }
-    fail("scheme '", scheme.name, "' does not run on CUDA",
-         scheme.host == nullptr ? " yet" : std::string(": ") + scheme.host, "; these do: ", others);
+    fail("scheme '", config.str(), "' does not run on CUDA: ", why, "; these do: ", others);
   }
   if (!has_cuda()) {
     fail("scheme '", scheme.name, "': the gradients are on cuda:", site.device.index,
@@ -124,7 +122,8 @@ std::unique_ptr<Compressor> make_compressor(const Config& config, const Bucket& 
     fail("scheme '", scheme.name, "': expected a rank from 0 to ", site.world - 1, ", got ",
          site.rank);
   }
-  check_site(scheme, site);
+  check_site(config, scheme, site);
+  const DeviceScope scope(site.device);
   const Options options(config, scheme.options);
   if (scheme.halves || site.device.kind != Device::Kind::cpu)
     return scheme.make(options, bucket, site);

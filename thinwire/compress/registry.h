@@ -26,10 +26,11 @@ struct Scheme {
   bool biased = false;
   bool feedback = false;  // keeps what it does not send (error feedback)
   bool stochastic = false;
-  bool momentum = false;  // accumulates momentum itself: the optimizer's own must be 0
-  bool cuda = false;      // runs on CUDA too (Site::device)
-  // Where it never will run on CUDA: why it stays on the host, as part of a sentence.
-  const char* host = nullptr;
+  bool momentum = false;  // by default it accumulates momentum: the optimizer's own must be 0
+  bool cuda = false;      // has kernels for CUDA (Site::device)
+  // Why it works on the host with these options, wherever the gradients are, as a clause; null: it
+  // does not. See why_on_host().
+  const char* (*host)(const Options& options) = nullptr;
   // Its code for the CPU takes gradients in f16 and bf16, as all code for CUDA does. Where it does
   // not, they are widened for it (compress/widened.h).
   bool halves = false;
@@ -60,13 +61,18 @@ void register_scheme(const Scheme& scheme);
 const Scheme& find_scheme(std::string_view name);
 
 // Whether a configuration keeps a residual (visit_state() has "PARAMETER/v", summed), and whether
-// it accumulates momentum (the option `memory` decides, where the scheme has it).
+// it accumulates momentum (the option `memory` decides, where it is given).
 bool keeps_residual(const Config& config);
 bool keeps_momentum(const Config& config);
 // Whether the decoded gradient is unbiased (without memory, which adds earlier gradients).
 bool right_on_average(const Config& config);
 
-// Checks the configuration and the bucket, then creates the compressor.
+// Why gradients on CUDA are compressed on the host with this configuration, as a clause; empty
+// where they are not. An exchange copies them there and back (exchange/through_host.h).
+std::string why_on_host(const Config& config);
+
+// Checks the configuration and the bucket, then creates the compressor. Throws for a device where
+// the scheme has no kernels.
 std::unique_ptr<Compressor> make_compressor(const Config& config, const Bucket& bucket,
                                             const Site& site);
 

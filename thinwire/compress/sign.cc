@@ -225,16 +225,13 @@ Status SignCodec::average(std::span<const ConstBytes> payloads, float share,
       return {Code::mismatch, "signs: payload is not as long as its groups"};
   }
   const std::size_t runs = runs_.size() - 1;
-  std::vector<Fault> faults(runs, Fault{all, {}});
+  std::vector<Fault> faults(runs_.size(), Fault{all, {}});  // the last one stays without
   parallel_for(runs, [&](std::size_t run) {
     std::vector<SignPair> levels(payloads.size());
     for (std::size_t k = runs_[run]; k < runs_[run + 1]; ++k)
       average_group(places_[k], payloads, share, target.data(), levels, faults[run]);
   });
-  Fault first{all, {}};
-  for (const Fault& fault : faults) {
-    if (fault.payload < first.payload) first = fault;
-  }
+  const Fault first = std::ranges::min(faults, {}, &Fault::payload);
   culprit = first.payload;
   return first.status;
 }

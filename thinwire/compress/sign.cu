@@ -3,7 +3,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <algorithm>
 
-#include "thinwire/compress/coded.cuh"
+#include "thinwire/compress/coded_decode.cuh"
+#include "thinwire/compress/coded_encode.cuh"
 
 namespace thinwire {
 namespace {
@@ -224,11 +225,27 @@ __global__ void __launch_bounds__(wide)
   }
   if (found.finite == 0) return keep_refused<wide>(feed, part.first, part.count);
   if (feed.v == nullptr) return;
-#pragma unroll 4
-  for (std::uint32_t i = part.first + threadIdx.x; i < part.first + part.count; i += wide) {
-    const float x = feed.again(i) + feed.v[i];
-    feed.v[i] = x - (x < 0 ? found.levels.low : found.levels.high);
+  constexpr unsigned batch = 8;  // loads under way at once
+  for (std::uint32_t base = threadIdx.x; base < part.count; base += batch * wide) {
+    float x[batch];
+#pragma unroll
+    for (unsigned k = 0; k < batch; ++k) {
+      const std::uint32_t i = base + k * wide;
+      x[k] = i < part.count ? feed.again(part.first + i) + feed.v[part.first + i] : 0;
+    }
+#pragma unroll
+    for (unsigned k = 0; k < batch; ++k) {
+      const std::uint32_t i = base + k * wide;
+      if (i < part.count)
+        feed.v[part.first + i] = x[k] - (x[k] < 0 ? found.levels.low : found.levels.high);
+    }
   }
+}
+
+// A payload with a value that no encoder writes.
+__device__ void blame(const BlockPayloads& in, std::uint32_t rank) {
+  if (in.check == nullptr) return block_frame::accuse(in.verdict, Code::bad_value, rank, in.bucket);
+  in.opened[rank].bad_value = in.check->bad_value = 1;
 }
 
 // What the bits of a group have: some zeros, some ones.
@@ -252,9 +269,150 @@ __device__ std::uint32_t transposed(std::uint32_t word) {
   return word;
 }
 
-// A warp per piece, two ranks at a time. Lane k holds the bits of row k, 32 elements, of the first
-// one, and lane 16 + k those of the second. Turned round, each lane has the bits of its own
-// elements.
+// For up to eight ranks. Half a warp decodes a piece, a word of 32 elements per lane and rank.
+// There are only 256 sums of eight levels, one for each byte of the ranks' bits: they come from a
+// table.
+inline constexpr unsigned table_ranks = 8, half_warp = warp / 2;
+inline constexpr unsigned block_pieces = block_threads / half_warp;
+
+// Eight words as columns of bits: byte j of word k gets bit 8 j + k of each word.
+__device__ void turn_bits(std::uint32_t (&word)[8]) {
+  const auto swap = [&](unsigned a, unsigned b, unsigned by, std::uint32_t mask) {
+    const std::uint32_t other = (word[a] >> by ^ word[b]) & mask;
+    word[b] ^= other;
+    word[a] ^= other << by;
+  };
+#pragma unroll
+  for (unsigned k = 0; k < 4; ++k) swap(k, k + 4, 4, 0x0f0f0f0fu);
+#pragma unroll
+  for (unsigned k = 0; k < 8; ++k)
+    if ((k & 2) == 0) swap(k, k + 2, 2, 0x33333333u);
+#pragma unroll
+  for (unsigned k = 0; k < 8; k += 2) swap(k, k + 1, 1, 0x55555555u);
+}
+
+// Bytes of four words as rows: word k gets byte k of each.
+__device__ uint4 turn_bytes(std::uint32_t a, std::uint32_t b, std::uint32_t c, std::uint32_t d) {
+  const std::uint32_t ab = __byte_perm(a, b, 0x5140), ab_high = __byte_perm(a, b, 0x7362);
+  const std::uint32_t cd = __byte_perm(c, d, 0x5140), cd_high = __byte_perm(c, d, 0x7362);
+  return {__byte_perm(ab, cd, 0x5410), __byte_perm(ab, cd, 0x7632),
+          __byte_perm(ab_high, cd_high, 0x5410), __byte_perm(ab_high, cd_high, 0x7632)};
+}
+
+// In shared memory, for each half warp.
+struct alignas(16) PieceRoom {
+  float sum[256];                    // by the ranks' bits
+  std::uint32_t row[8 * half_warp];  // the bits of four elements
+};
+
+template <typename E>
+__global__ void __launch_bounds__(block_threads, 4)
+    average_by_table(const BlockPayloads in, const block_frame::SumPlan plan, SignLevels kind,
+                     const PartPlace* pieces, std::uint32_t count, std::uint32_t several,
+                     std::uint32_t* sides_seen, float share, typename E::Stored* average) {
+  using Type = typename E::Stored;
+  __shared__ block_frame::SumTables tables;
+  __shared__ PieceRoom rooms[block_pieces];
+  block_frame::LineSums sums(tables, plan);
+  await_previous();
+  if (!block_frame::may_average(in)) return;
+  const block_frame::AllFrames frames{in, plan.payload};
+  const unsigned lane = threadIdx.x % half_warp;
+  const std::uint32_t others = threadIdx.x % warp < half_warp ? 0x0000ffffu : 0xffff0000u;
+  PieceRoom& room = rooms[threadIdx.x / half_warp];
+  bool bad = false;  // the payload of rank `lane`
+  std::uint32_t tile = blockIdx.x;
+  for (; tile < plan.tiles; tile += gridDim.x) {
+    sums.add(frames, tile);
+    const std::uint32_t k = tile * block_pieces + threadIdx.x / half_warp;
+    const bool some = k < count;
+    const PartPlace piece = some ? pieces[k] : PartPlace{};
+    const std::uint32_t bytes = (piece.count + 7) / 8;
+    const std::uint32_t here = 4 * lane < bytes ? min(4u, bytes - 4 * lane) : 0;
+    const std::uint32_t left = piece.count > 32 * lane ? piece.count - 32 * lane : 0;
+    const std::uint32_t valid = left >= 32 ? ~0u : (1u << left) - 1;
+    const bool has_rank = lane < in.ranks;
+    SignPair levels;
+    if (some && has_rank) levels = levels_at(kind, block_frame::payload_of(in, lane), piece.levels);
+    std::uint32_t word[table_ranks] = {};
+#pragma unroll
+    for (std::uint32_t rank = 0; rank < table_ranks; ++rank)
+      if (rank < in.ranks && here > 0)
+        word[rank] = static_cast<std::uint32_t>(
+            load_bytes(block_frame::payload_of(in, rank) + piece.bits + 4 * lane, here));
+    std::uint32_t ones = 0, zeros = 0, padding = 0;  // of rank `lane`
+#pragma unroll
+    for (std::uint32_t rank = 0; rank < table_ranks; ++rank) {
+      const std::uint32_t found[3] = {__ballot_sync(~0u, word[rank] != 0),
+                                      __ballot_sync(~0u, (~word[rank] & valid) != 0),
+                                      __ballot_sync(~0u, (word[rank] & ~valid) != 0)};
+      if (lane != rank) continue;
+      ones = found[0] & others;
+      zeros = found[1] & others;
+      padding = found[2] & others;
+    }
+    if (some && has_rank) {
+      bad = bad || padding != 0;
+      if (piece.group == no_group) {
+        bad = bad || !sign_levels_fit(kind, levels, ones != 0, zeros != 0);
+      } else {
+        std::uint32_t* const seen = &sides_seen[std::size_t{lane} * several + piece.group];
+        const std::uint32_t sides = (ones != 0 ? has_ones : 0) | (zeros != 0 ? has_zeros : 0);
+        if ((__ldcg(seen) & sides) != sides) atomicOr(seen, sides);
+      }
+    }
+    // Sums in rank order: the bits of four ranks are the lane's number, those of the others
+    // follow.
+    float sum[half_warp] = {};
+#pragma unroll
+    for (std::uint32_t rank = 0; rank < table_ranks; ++rank) {
+      const float high = share * __shfl_sync(~0u, levels.high, rank, half_warp);
+      const float low = share * __shfl_sync(~0u, levels.low, rank, half_warp);
+      if (rank >= in.ranks) continue;
+      if (rank < 4) sum[0] += (lane >> rank & 1u) != 0 ? low : high;
+#pragma unroll
+      for (unsigned j = 0; j < half_warp / 2; ++j) {
+        if (rank < 4 || j >> (rank - 4) != 0) continue;
+        sum[j + (1u << (rank - 4))] = sum[j] + low;
+        sum[j] += high;
+      }
+    }
+    turn_bits(word);
+    __syncwarp();
+#pragma unroll
+    for (unsigned j = 0; j < half_warp; ++j) room.sum[half_warp * j + lane] = sum[j];
+    const uint4 even = turn_bytes(word[0], word[1], word[2], word[3]);
+    const uint4 odd = turn_bytes(word[4], word[5], word[6], word[7]);
+    // Four elements each; words of a lane are in order.
+    *reinterpret_cast<uint4*>(&room.row[8 * lane]) = {even.x, odd.x, even.y, odd.y};
+    *reinterpret_cast<uint4*>(&room.row[8 * lane + 4]) = {even.z, odd.z, even.w, odd.w};
+    __syncwarp();
+    Type* const out = average + piece.first;
+    const bool aligned = reinterpret_cast<std::uintptr_t>(out) % alignof(Four<Type>) == 0;
+#pragma unroll
+    for (unsigned j = 0; j < 8; ++j) {
+      const unsigned four = half_warp * j + lane;
+      if (4 * four >= piece.count) break;
+      const std::uint32_t bits = room.row[four];
+      const float values[4] = {room.sum[bits & 0xffu], room.sum[bits >> 8 & 0xffu],
+                               room.sum[bits >> 16 & 0xffu], room.sum[bits >> 24]};
+      if (aligned && 4 * four + 4 <= piece.count) {
+        store_four_once(out, four, narrowed_four<E>(values, in.verdict));
+      } else {
+#pragma unroll
+        for (unsigned i = 0; i < 4; ++i)
+          if (4 * four + i < piece.count) out[4 * four + i] = narrowed<E>(values[i], in.verdict);
+      }
+    }
+  }
+  sums.finish(&in.check->found);
+  if (bad) blame(in, lane);
+  block_frame::compare_sums(in);
+}
+
+// For any number of ranks: a warp per piece, two ranks at a time. Lane k holds the bits of row k,
+// 32 elements, of the first one, and lane 16 + k those of the second. Turned round, each lane has
+// the bits of its own elements.
 template <typename E>
 __global__ void __launch_bounds__(block_threads)
     average_pieces(const BlockPayloads in, SignLevels kind, const PartPlace* pieces,
@@ -307,22 +465,21 @@ __global__ void __launch_bounds__(block_threads)
       if (32 * row + lane < piece.count)
         average[piece.first + 32 * row + lane] = narrowed<E>(sum[row], in.verdict);
   }
-  if (worst != ~0u) block_frame::accuse(in.verdict, Code::bad_value, worst, in.bucket);
+  if (worst != ~0u) blame(in, worst);
 }
 
 // A thread per rank and group of several pieces: whether its levels fit its bits.
 __global__ void judge_groups(const BlockPayloads in, SignLevels kind, const GroupPlace* groups,
                              std::uint32_t several, std::uint32_t* sides_seen) {
-  const Verdict verdict = *in.verdict;
   for (std::size_t k = thread_index(); k < std::size_t{several} * in.ranks; k += thread_count()) {
     const auto rank = static_cast<std::uint32_t>(k / several);
     const std::uint32_t seen = sides_seen[k];
+    if (seen == 0) continue;  // nobody has looked: the step is void
     sides_seen[k] = 0;
-    if (verdict.void_step() || verdict.unsound != 0) continue;
     const SignPair levels =
         levels_at(kind, block_frame::payload_of(in, rank), groups[k % several].levels);
     if (!sign_levels_fit(kind, levels, (seen & has_ones) != 0, (seen & has_zeros) != 0))
-      block_frame::accuse(in.verdict, Code::bad_value, rank, in.bucket);
+      blame(in, rank);
   }
 }
 
@@ -393,13 +550,20 @@ class SignCodecCuda final : public CudaCodec {
     parts_ = uploaded(parts, device);
     pieces_ = uploaded(pieces, device);
     longs_ = uploaded(longs, device);
-    sums_ = Buffer(Place::cuda, parts.size() * sizeof(PartSums), device);
+    part_sums_ = Buffer(Place::cuda, parts.size() * sizeof(PartSums), device);
     levels_ = Buffer(Place::cuda, longs.size() * sizeof(LongLevels), device);
     sides_ =
         Buffer(Place::cuda,
                several.size() * static_cast<std::size_t>(ranks) * sizeof(std::uint32_t), device);
+    if (pieces.empty() || ranks > static_cast<int>(table_ranks)) return;
+    const auto tiles =
+        static_cast<std::uint32_t>((pieces.size() + block_pieces - 1) / block_pieces);
+    block_frame::LineSection lines = block_frame::whole_section(bytes_, 0);
+    lines.each = (lines.end - lines.first + tiles - 1) / tiles;
+    sums_ = block_frame::FrameSums(bytes_, {lines}, tiles, resident_blocks(4, device), device);
   }
 
+  const block_frame::FrameSums* sums() const override { return sums_.empty() ? nullptr : &sums_; }
   BlockRule payload_rule() const override { return {bytes_, true, Code::mismatch}; }
 
   void encode(const CodedStep& step) override {
@@ -418,10 +582,19 @@ class SignCodecCuda final : public CudaCodec {
     if (pieces == 0) return;
     with_element(average.dtype, "signs", [&](auto element) {
       using E = decltype(element);
-      const unsigned blocks = blocks_for(std::size_t{pieces} * warp);
-      average_pieces<E><<<blocks, block_threads, 0, handle_of(stream)>>>(
-          payloads, kind_, pieces_.as<PartPlace>(), pieces, several, sides_.as<std::uint32_t>(),
-          share, static_cast<typename E::Stored*>(average.data));
+      auto* const to = static_cast<typename E::Stored*>(average.data);
+      if (!sums_.empty()) {
+        prefer_cache(average_by_table<E>,
+                     sizeof(block_frame::SumTables) + block_pieces * sizeof(PieceRoom), 4);
+        launch_early(average_by_table<E>, sums_.blocks(), block_threads, stream, payloads,
+                     sums_.plan(), kind_, pieces_.as<PartPlace>(), pieces, several,
+                     sides_.as<std::uint32_t>(), share, to);
+      } else {
+        const unsigned blocks = blocks_for(std::size_t{pieces} * warp);
+        average_pieces<E><<<blocks, block_threads, 0, handle_of(stream)>>>(
+            payloads, kind_, pieces_.as<PartPlace>(), pieces, several, sides_.as<std::uint32_t>(),
+            share, to);
+      }
     });
     check_launch("average of signs");
     if (several == 0) return;
@@ -467,11 +640,11 @@ class SignCodecCuda final : public CudaCodec {
     if (parts == 0) return;
     const cudaStream_t on = handle_of(step.stream);
     const Feed<E> feed = feed_of<E>(step);
-    scan_parts<E>
-        <<<parts, wide, 0, on>>>(feed, step.payload, parts_.as<PartPlace>(), sums_.as<PartSums>());
+    scan_parts<E><<<parts, wide, 0, on>>>(feed, step.payload, parts_.as<PartPlace>(),
+                                          part_sums_.as<PartSums>());
     check_launch("scan of signs");
     level_groups<<<blocks_for(longs), block_threads, 0, on>>>(
-        SignOut{kind_, step.payload}, longs_.as<LongGroup>(), longs, sums_.as<PartSums>(),
+        SignOut{kind_, step.payload}, longs_.as<LongGroup>(), longs, part_sums_.as<PartSums>(),
         levels_.as<LongLevels>(), step.frame, step.verdict);
     check_launch("levels of signs");
     settle_parts<E><<<parts, wide, 0, on>>>(feed, step.payload, parts_.as<PartPlace>(),
@@ -482,7 +655,8 @@ class SignCodecCuda final : public CudaCodec {
   SignLevels kind_;
   std::size_t bytes_;
   std::uint32_t longest_small_ = 0, longest_middle_ = 0;  // groups that a warp and a block hold
-  Buffer all_, small_, middle_, several_, parts_, pieces_, longs_, sums_, levels_, sides_;
+  Buffer all_, small_, middle_, several_, parts_, pieces_, longs_, part_sums_, levels_, sides_;
+  block_frame::FrameSums sums_;
 };
 
 }  // namespace

@@ -79,6 +79,8 @@ class SignumCompressor final : public Compressor {
                                   : decode_votes(turn.step, inbox, average.f32());
   }
 
+  bool learns(int) const override { return false; }
+
   std::optional<bool> sound() const override { return sound_; }
 
   // Sending takes nothing out of the momentum, so there is nothing to put back.

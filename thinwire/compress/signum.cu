@@ -4,7 +4,8 @@
 #include <cub/block/block_scan.cuh>
 
 #include "thinwire/compress/codec_cuda.h"
-#include "thinwire/compress/coded.cuh"
+#include "thinwire/compress/coded_encode.cuh"
+#include "thinwire/compress/frames.cuh"
 #include "thinwire/compress/frames.h"
 #include "thinwire/kernels/put_back.h"
 #include "thinwire/kernels/signum.h"
@@ -46,48 +47,61 @@ struct TakeIn {
   VotePlaces places;
 };
 
-// m of one element after the gradient; `sound` becomes false where that is beyond the limit.
-template <typename E>
-__device__ float next_momentum(const TakeIn& a, typename E::Stored g, std::uint32_t i,
-                               bool& sound) {
-  const float value = E::widen(g);
-  const float m = signum_next(a.momentum, value, a.m[i]);
-  if (within_limit(value)) {
-    a.m[i] = m;
-  } else {
-    sound = false;
+// m of a thread's elements first, first + stride... after the gradient; `sound` becomes false where
+// that is beyond the limit. All loads are under way at once.
+template <unsigned count, typename E>
+__device__ void next_momenta(const TakeIn& a, const typename E::Stored* gradient,
+                             std::uint64_t first, std::uint32_t stride, float* m, bool& sound) {
+  typename E::Stored g[count];
+#pragma unroll
+  for (unsigned k = 0; k < count; ++k) {
+    const std::uint64_t i = first + std::uint64_t{k} * stride;
+    g[k] = i < a.places.elements ? gradient[i] : typename E::Stored{};
+    m[k] = i < a.places.elements ? a.m[i] : 0;
   }
-  return m;
+#pragma unroll
+  for (unsigned k = 0; k < count; ++k) {
+    const std::uint64_t i = first + std::uint64_t{k} * stride;
+    const float value = E::widen(g[k]);
+    sound = sound && within_limit(value);
+    m[k] = signum_next(a.momentum, value, m[k]);
+    if (i < a.places.elements) a.m[i] = m[k];
+  }
 }
 
-// A block per chunk: signs into the payload, zeros and whether there are any aside.
+// A block per chunk: signs into the payload, zeros and whether there are any aside. Lane k of a
+// warp writes the words of its row k.
 template <typename E>
 __global__ void __launch_bounds__(block_threads)
     vote_chunks(const TakeIn a, const typename E::Stored* gradient, std::uint8_t* payload,
                 std::uint8_t* zeros, std::uint32_t* has_zeros, FrameState* frame,
                 Verdict* verdict) {
-  const std::uint32_t chunk = blockIdx.x, first = chunk * chunk_elements;
-  const std::uint32_t count = chunk_count(a.places, chunk), bytes = (count + 7) / 8;
+  constexpr unsigned rows = chunk_elements / block_threads;  // of a warp
+  const std::uint32_t chunk = blockIdx.x, lane = threadIdx.x % warp;
+  const std::uint32_t bytes = (chunk_count(a.places, chunk) + 7) / 8;
+  const std::uint32_t warp_first = threadIdx.x / warp * rows * warp;
   std::uint8_t* const signs = payload + a.places.signs + std::size_t{chunk} * chunk_bytes;
   zeros += std::size_t{chunk} * chunk_bytes;
-  bool sound = true, any = false;
-#pragma unroll 4
-  for (std::uint32_t base = 0; base < chunk_elements; base += block_threads) {
-    const std::uint32_t i = base + threadIdx.x;
-    bool negative = false, zero = false;
-    if (i < count) {
-      const float m = next_momentum<E>(a, gradient[first + i], first + i, sound);
-      negative = m < 0;
-      zero = m == 0;
-    }
-    const std::uint32_t below = __ballot_sync(~0u, negative), none = __ballot_sync(~0u, zero);
-    const std::uint32_t row = (i - i % warp) / 8;
-    any = any || none != 0;
-    if (row >= bytes) continue;
-    write_row(below, signs + row, bytes - row);
-    write_row(none, zeros + row, bytes - row);
+  bool sound = true;
+  float m[rows];
+  next_momenta<rows, E>(a, gradient, std::uint64_t{chunk} * chunk_elements + warp_first + lane,
+                        warp, m, sound);
+  std::uint32_t below = 0, none = 0;  // of row `lane`
+  const std::uint32_t left = a.places.elements - chunk * chunk_elements;
+#pragma unroll
+  for (unsigned k = 0; k < rows; ++k) {
+    const std::uint32_t negative = __ballot_sync(~0u, m[k] < 0);
+    const std::uint32_t zero = __ballot_sync(~0u, m[k] == 0 && warp_first + warp * k + lane < left);
+    if (lane != k) continue;
+    below = negative;
+    none = zero;
   }
-  any = __syncthreads_or(any) != 0;
+  if (lane < rows) {
+    const std::uint32_t at = (warp_first + warp * lane) / 8;
+    write_word(below, signs + at, bytes > at ? bytes - at : 0);
+    write_word(none, zeros + at, bytes > at ? bytes - at : 0);
+  }
+  const bool any = __syncthreads_or(none != 0) != 0;
   if (threadIdx.x == 0) has_zeros[chunk] = any ? 1 : 0;
   if (!sound) report_unsound(frame, verdict);
 }
@@ -257,11 +271,18 @@ template <typename E>
 __global__ void __launch_bounds__(block_threads)
     vote_bytes(const TakeIn a, const typename E::Stored* gradient, std::int8_t* votes,
                Verdict* verdict) {
+  constexpr unsigned batch = 4;
   bool sound = true;
-  for (std::size_t k = thread_index(); k < a.places.elements; k += thread_count()) {
-    const auto i = static_cast<std::uint32_t>(k);
-    const float m = next_momentum<E>(a, gradient[i], i, sound);
-    votes[i] = static_cast<std::int8_t>((m > 0 ? 1 : 0) - (m < 0 ? 1 : 0));
+  const auto stride = static_cast<std::uint32_t>(thread_count());
+  for (std::uint64_t first = thread_index(); first < a.places.elements; first += batch * stride) {
+    float m[batch];
+    next_momenta<batch, E>(a, gradient, first, stride, m, sound);
+#pragma unroll
+    for (unsigned k = 0; k < batch; ++k) {
+      const std::uint64_t i = first + std::uint64_t{k} * stride;
+      if (i < a.places.elements)
+        votes[i] = static_cast<std::int8_t>((m[k] > 0 ? 1 : 0) - (m[k] < 0 ? 1 : 0));
+    }
   }
   if (sound) return;
   votes[a.places.elements] = 1;
@@ -275,8 +296,20 @@ __global__ void __launch_bounds__(block_threads)
   const bool skipped = votes[count] != 0;
   if (skipped && thread_index() == 0) verdict->skipped = 1;
   if (skipped || verdict->unsound != 0) return;
-  for (std::size_t i = thread_index(); i < count; i += thread_count())
-    average[i] = E::narrow(votes[i] > 0 ? 1.0f : votes[i] < 0 ? -1.0f : 0.0f);
+  const auto sign = [](int votes_for) {
+    return E::narrow(votes_for > 0 ? 1.0f : votes_for < 0 ? -1.0f : 0.0f);
+  };
+  const std::size_t fours =
+      reinterpret_cast<std::uintptr_t>(average) % alignof(Four<typename E::Stored>) == 0 ? count / 4
+                                                                                         : 0;
+  for (std::size_t k = thread_index(); k < fours; k += thread_count()) {
+    const Four<std::int8_t> four = load_four(votes, k);
+    store_four_once(average, k,
+                    Four<typename E::Stored>{sign(four.at[0]), sign(four.at[1]), sign(four.at[2]),
+                                             sign(four.at[3])});
+  }
+  for (std::size_t i = 4 * fours + thread_index(); i < count; i += thread_count())
+    average[i] = sign(votes[i]);
 }
 
 // A momentum that has seen a bad gradient restarts. Sending takes nothing out of it.
@@ -300,7 +333,7 @@ class SignumCudaCompressor final : public Compressor {
         site_(site),
         places_(places_of(bucket.elements())),
         rule_{votes_bound(bucket.elements()), false, Code::mismatch},
-        frames_(site.world, site.device),
+        frames_(site.world, rule_, site.device),
         m_(Place::cuda, bucket.elements() * sizeof(float), site.device) {
     const int most = by_sum ? 127 : most_workers;
     if (site.world > most)

@@ -9,7 +9,7 @@
 
 #include "thinwire/compress/frames.h"
 #include "thinwire/kernels/average.h"
-#include "thinwire/kernels/dgc_rule.h"
+#include "thinwire/kernels/clip.h"
 #include "thinwire/kernels/norm.h"
 
 namespace thinwire {

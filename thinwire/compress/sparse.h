@@ -61,6 +61,7 @@ class SparseCompressor final : public Compressor {
   std::size_t encode(const Turn& turn, TensorView gradient, Bytes out) override;
   std::optional<bool> sound() const override { return sound_; }
   Status decode(const Turn& turn, const Inbox& inbox, TensorView average) override;
+  bool learns(int) const override { return false; }
   void undo(const Turn& turn) override;
   void forget(const Turn& turn, TensorView gradient) override;
   void visit_state(StateVisitor& visitor) override;

@@ -54,7 +54,7 @@ class SparseCudaCompressor final : public Compressor {
 
   Status decode(const Turn& turn, const Inbox& inbox, TensorView average) override {
     check(average);
-    const SparsePlan now = prepare(turn);
+    const SparsePlan now = plan_frames(turn);  // the memory may be steps ahead (delayed averaging)
     if (now.dense) {
       dgc_average(reinterpret_cast<const float*>(inbox.data.data()),
                   1.0f / static_cast<float>(site_.world), average, turn.verdict, turn.stream);
@@ -89,8 +89,13 @@ class SparseCudaCompressor final : public Compressor {
   }
 
   SparsePlan prepare(const Turn& turn) {
-    const SparsePlan now = plan_sparse(settings_, bucket_, site_, turn.step);
+    const SparsePlan now = plan_frames(turn);
     memory_.prepare(now.density, turn.stream);
+    return now;
+  }
+
+  SparsePlan plan_frames(const Turn& turn) {
+    const SparsePlan now = plan_sparse(settings_, bucket_, site_, turn.step);
     if (!now.dense)
       frame_.prepare(now.header, now.most, rounded_up(now.bound), site_.world, site_.device,
                      turn.stream);

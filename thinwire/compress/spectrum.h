@@ -24,7 +24,7 @@ class Spectrum {
   // are sorted, the largest first.
   double strength(std::size_t part) const { return strengths_[order_[part]]; }
   // A part is length * u v^T. Writes u (rows) and v (cols), both of length one, and returns the
-  // length. Where it is 0, v is not written.
+  // length. Where it is 0, the longer of the two is not written.
   double write(std::size_t part, float* u, float* v) const;
 
  private:

@@ -1,6 +1,7 @@
 // threshold.cc: threshold quantisation (Strom 2015): accumulates, and sends one quantum of every
 // element that has reached tau.
 // SPDX-License-Identifier: Apache-2.0
+#include "thinwire/compress/codec_cuda.h"
 #include "thinwire/compress/coded.h"
 #include "thinwire/compress/schemes.h"
 #include "thinwire/compress/threshold_codec.h"
@@ -26,9 +27,16 @@ std::unique_ptr<Compressor> make(const Options& options, const Bucket& bucket, c
   settings.tau = options.number_from("tau", 0, 1e30);
   settings.density = options.number("density", 0, 1);
   settings.per_layer = options.choice("quota", quota_names) == 1;
-  return std::make_unique<CodedCompressor>(id, 0, read_memory_options(options),
-                                           std::make_unique<ThresholdCodec>(settings, bucket),
-                                           bucket, site);
+  const MemoryRule memory = read_memory_options(options);
+  if (site.device.kind == Device::Kind::cuda) {
+    const bool keeps = site.sends && has_residual(memory.accumulate);
+    return make_coded_cuda(
+        id, 0, memory,
+        threshold_codec_cuda(settings, bucket, site.world, site.sends, keeps, site.device), bucket,
+        site);
+  }
+  return std::make_unique<CodedCompressor>(
+      id, 0, memory, std::make_unique<ThresholdCodec>(settings, bucket), bucket, site);
 }
 
 }  // namespace
@@ -45,9 +53,7 @@ const Scheme& threshold_scheme() {
       .feedback = true,
       .stochastic = false,
       .momentum = false,
-      .host =
-          "the form of its frames follows from the number of survivors, which only the device "
-          "knows; use topk, or move the gradients to the CPU",
+      .cuda = true,
       .options = options(),
       .variants = {"tau=4", "density=0.05,quota=bucket", "memory=momentum",
                    "density=0.6,memory=none"},

@@ -1,108 +1,143 @@
-// threshold_codec.cc: one pass writes two bits per element, then the smaller form is chosen.
+// threshold_codec.cc: one pass writes two bits per element of a block, then its shorter form.
 // SPDX-License-Identifier: Apache-2.0
 #include "thinwire/compress/threshold_codec.h"
 
 #include <algorithm>
-#include <bit>
+#include <atomic>
 #include <cmath>
 #include <cstring>
 #include <functional>
-#include <limits>
 
+#include "thinwire/compress/threshold_rule.h"
 #include "thinwire/core/parallel.h"
 #include "thinwire/kernels/limit.h"
 #include "thinwire/kernels/sign.h"
 #include "thinwire/memory/quota.h"
+#include "thinwire/wire/quanta.h"
 
 namespace thinwire {
 namespace {
 
-constexpr std::byte dense_form{0}, sparse_form{1};
-constexpr float smallest = std::numeric_limits<float>::min();
-constexpr float largest = std::numeric_limits<float>::max() / 4;
-// A unit of parallel work; a multiple of 8, so that units do not share bytes.
-constexpr std::size_t run_elements = std::size_t{1} << 17;
+using namespace threshold_rule;
+
+constexpr std::size_t blocks_at_once = 8;  // a unit of parallel work
 // Elements whose target stays in the L1 cache between the plus and the minus bits.
-constexpr std::size_t block = 4096;
+constexpr std::size_t near = 4096;
 
-std::size_t plane_bytes(std::size_t count) { return (count + 7) / 8; }
-
-const std::uint8_t* as_bits(ConstBytes bytes) {
-  return reinterpret_cast<const std::uint8_t*>(bytes.data());
+std::uint16_t length_at(const ThresholdCut& cut, ConstBytes payload, std::size_t block) {
+  std::uint16_t length = 0;
+  std::memcpy(&length, payload.data() + head_bytes(cut.segments.size(), block), sizeof length);
+  return length;
 }
 
-// Up to 64 bits of a plane, from byte `at` on.
-std::uint64_t word_at(ConstBytes plane, std::size_t at) {
-  std::uint64_t word = 0;
-  std::memcpy(&word, plane.data() + at, std::min(sizeof word, plane.size() - at));
-  return word;
+float tau_at(ConstBytes payload, std::size_t segment) {
+  float tau = 0;
+  std::memcpy(&tau, payload.data() + head_bytes(segment, 0), sizeof tau);
+  return tau;
 }
 
-// The header of the sparse form, a frame inside the frame. The outer one has bucket and step.
-FrameHeader inner_header(std::size_t elements, std::uint8_t chunk_log2) {
-  FrameHeader header;
-  header.values = ValueCoder::sign;
-  header.chunk_log2 = chunk_log2;
-  header.elements = static_cast<std::uint32_t>(elements);
-  return header;
+Status add_dense(ConstBytes block, std::uint32_t count, float tau, float* target) {
+  if (!quanta_dense_is_sound(block, count))
+    return {Code::bad_value, "quanta: padding that is set, or an element of both signs"};
+  const auto* plus = reinterpret_cast<const std::uint8_t*>(block.data());
+  const std::uint8_t* minus = plus + quanta_plane_bytes(count);
+  for (std::size_t at = 0; at < count; at += near) {
+    const std::size_t some = std::min<std::size_t>(near, count - at);
+    sign_add(plus + at / 8, some, 0, tau, target + at);
+    sign_add(minus + at / 8, some, 0, -tau, target + at);
+  }
+  return {};
 }
 
 }  // namespace
 
-ThresholdCodec::ThresholdCodec(const ThresholdSettings& settings, const Bucket& bucket)
-    : settings_(settings),
-      name_("bucket" + std::to_string(bucket.id)),
-      elements_(bucket.elements()) {
+ThresholdCut::ThresholdCut(const ThresholdSettings& settings, const Bucket& bucket) {
   const auto add = [&](std::size_t first, std::size_t count) {
     if (count == 0) return;
-    segments_.push_back({first, count, planes_, settings.tau, settings.tau});
-    planes_ += 2 * plane_bytes(count);
+    Segment segment;
+    segment.first = static_cast<std::uint32_t>(first);
+    segment.count = static_cast<std::uint32_t>(count);
+    segment.wanted = static_cast<std::uint32_t>(Quota::of(count, settings.density).wanted);
+    segment.first_block = static_cast<std::uint32_t>(blocks.size());
+    for (std::size_t at = 0; at < count; at += quanta_block) {
+      const auto size = static_cast<std::uint32_t>(std::min<std::size_t>(quanta_block, count - at));
+      blocks.push_back({static_cast<std::uint32_t>(first + at), size,
+                        static_cast<std::uint32_t>(segments.size()),
+                        static_cast<std::uint32_t>(dense)});
+      dense += quanta_dense_bytes(size);
+    }
+    segment.blocks = static_cast<std::uint32_t>(blocks.size()) - segment.first_block;
+    segments.push_back(segment);
   };
   if (settings.per_layer) {
     for (const Parameter& parameter : bucket.parameters) add(parameter.offset, parameter.count);
   } else {
-    add(0, elements_);
+    add(0, bucket.elements());
   }
+  head = head_bytes(segments.size(), blocks.size());
 }
 
-std::size_t ThresholdCodec::payload_bytes() const { return head_bytes() + planes_; }
+ThresholdCodec::ThresholdCodec(const ThresholdSettings& settings, const Bucket& bucket)
+    : settings_(settings),
+      name_("bucket" + std::to_string(bucket.id)),
+      cut_(settings, bucket),
+      taus_(cut_.segments.size(), Tau{settings.tau, settings.tau, 0}),
+      tallies_(cut_.blocks.size()),
+      lengths_(cut_.blocks.size()) {}
 
 Coded ThresholdCodec::encode(std::span<const float> gradient, std::span<float> residual,
                              std::uint64_t, Bytes out) {
-  const Bytes planes = out.subspan(head_bytes(), planes_);
+  const float* const g = gradient.data();
   float* const r = residual.empty() ? nullptr : residual.data();
-  std::size_t sent = 0;
-  bool sound = true;
-  std::byte* tau_at = out.data() + 1;
-  for (Segment& segment : segments_) {
-    segment.before = segment.tau;
-    const float tau = tau_for(segment, gradient.data(), r);
-    std::memcpy(tau_at, &tau, sizeof tau);
-    tau_at += sizeof tau;
-    const ThresholdTally tally = sweep(segment, tau, gradient.data(), r, planes);
-    steer(segment, tau, tally, r != nullptr);
-    sent += tally.sent;
-    sound = sound && tally.finite;
+  std::memcpy(out.data(), &layout, sizeof layout);
+  for (std::size_t k = 0; k < taus_.size(); ++k) {
+    Tau& tau = taus_[k];
+    tau.before = tau.next;
+    tau.now = tau.next > 0 ? static_cast<float>(tau.next) : estimate(cut_.segments[k], g, r);
+    std::memcpy(out.data() + head_bytes(k, 0), &tau.now, sizeof tau.now);
   }
-  out[0] = dense_form;
-  if (2 * sent > elements_) return {payload_bytes(), sound};
-  const std::size_t bytes = encode_sparse_form(planes);
-  if (bytes >= planes.size()) return {payload_bytes(), sound};
-  out[0] = sparse_form;
-  std::copy_n(frame_.begin(), bytes, planes.begin());
-  return {head_bytes() + bytes, sound};
+  const std::size_t runs = (cut_.blocks.size() + blocks_at_once - 1) / blocks_at_once;
+  parallel_for(runs, [&](std::size_t run) {
+    std::byte planes[2][quanta_block / 8];
+    const std::size_t end = std::min(cut_.blocks.size(), (run + 1) * blocks_at_once);
+    for (std::size_t k = run * blocks_at_once; k < end; ++k) {
+      const auto& [first, count, segment, dense] = cut_.blocks[k];
+      const std::size_t bytes = quanta_plane_bytes(count);
+      tallies_[k] = threshold_pass(taus_[segment].now, g + first, r == nullptr ? r : r + first,
+                                   count, reinterpret_cast<std::uint8_t*>(planes[0]),
+                                   reinterpret_cast<std::uint8_t*>(planes[1]));
+      lengths_[k] = static_cast<std::uint16_t>(
+          quanta_encode({planes[0], bytes}, {planes[1], bytes}, count,
+                        out.subspan(cut_.head + dense, quanta_dense_bytes(count))));
+    }
+  });
+  bool sound = true;
+  for (std::size_t k = 0; k < taus_.size(); ++k) {
+    const ThresholdCut::Segment& segment = cut_.segments[k];
+    Sweep sweep{0, segment.wanted, 0};
+    bool finite = true;
+    for (std::size_t b = segment.first_block; b < segment.first_block + segment.blocks; ++b) {
+      sweep.sent += tallies_[b].sent;
+      sweep.largest = std::max(sweep.largest, tallies_[b].largest);
+      finite = finite && tallies_[b].finite;
+    }
+    if (settings_.tau == 0 && finite)
+      taus_[k].next = steered(taus_[k].next, taus_[k].now, sweep, r != nullptr);
+    sound = sound && finite;
+  }
+  return {close_up(out), sound};
 }
 
-// The threshold of this step. Where it is unknown, it is estimated from evenly spaced elements, so
-// that the wanted share of x is sent.
-float ThresholdCodec::tau_for(const Segment& segment, const float* g, const float* r) const {
-  if (segment.tau > 0) return static_cast<float>(segment.tau);
-  const std::size_t samples = std::min<std::size_t>(segment.count, 65536);
-  std::vector<float> magnitudes;
-  for (std::size_t i = 0; i < samples; ++i) {
-    const std::size_t at = segment.first + segment.count * i / samples;
+// The threshold of a step where it is unknown: estimated from evenly spaced elements, so that the
+// wanted share of x is sent.
+float ThresholdCodec::estimate(const ThresholdCut::Segment& segment, const float* g,
+                               const float* r) const {
+  const std::uint32_t samples = std::min(segment.count, most_samples);
+  std::vector<float> magnitudes(samples);
+  for (std::uint32_t k = 0; k < samples; ++k) {
+    const std::size_t at = segment.first + sample_at(k, segment.count, samples);
     const float x = std::fabs(r == nullptr ? g[at] : g[at] + r[at]);
-    magnitudes.push_back(within_limit(g[at]) ? x : 0);
+    magnitudes[k] = within_limit(g[at]) ? x : 0;
   }
   const std::size_t rank = Quota::of(samples, settings_.density).wanted - 1;
   const auto nth = magnitudes.begin() + static_cast<std::ptrdiff_t>(rank);
@@ -110,128 +145,103 @@ float ThresholdCodec::tau_for(const Segment& segment, const float* g, const floa
   return std::clamp(*nth, smallest, largest);
 }
 
-ThresholdTally ThresholdCodec::sweep(const Segment& segment, float tau, const float* g, float* r,
-                                     Bytes planes) const {
-  auto* plus = reinterpret_cast<std::uint8_t*>(planes.data() + segment.bits);
-  std::uint8_t* minus = plus + plane_bytes(segment.count);
-  std::vector<ThresholdTally> tallies((segment.count + run_elements - 1) / run_elements);
-  parallel_for(tallies.size(), [&](std::size_t run) {
-    const std::size_t at = run * run_elements, first = segment.first + at;
-    tallies[run] =
-        threshold_pass(tau, g + first, r == nullptr ? r : r + first,
-                       std::min(run_elements, segment.count - at), plus + at / 8, minus + at / 8);
-  });
-  ThresholdTally all;
-  for (const ThresholdTally& part : tallies) {
-    all = {all.sent + part.sent, std::max(all.largest, part.largest), all.finite && part.finite};
+// Writes the lengths, and moves the blocks to each other. Returns the bytes of the payload.
+std::size_t ThresholdCodec::close_up(Bytes out) const {
+  std::byte* const lengths = out.data() + head_bytes(cut_.segments.size(), 0);
+  std::size_t end = cut_.head;
+  for (std::size_t k = 0; k < lengths_.size(); ++k) {
+    std::memcpy(lengths + k * sizeof lengths_[k], &lengths_[k], sizeof lengths_[k]);
+    std::memmove(out.data() + end, out.data() + cut_.head + cut_.blocks[k].dense, lengths_[k]);
+    end += lengths_[k];
   }
-  return all;
+  return end;
 }
 
-// Steers tau gently towards the quota, because sending leaves an edge below tau. But an element
-// whose gradient exceeds tau in every step gains more than it can send, which the count never
-// shows. So tau also rises while a residual exceeds four quanta.
-void ThresholdCodec::steer(Segment& segment, float tau, const ThresholdTally& tally,
-                           bool keeps) const {
-  if (settings_.tau > 0 || !tally.finite) return;
-  if (segment.tau == 0 && tau == smallest) return;  // nothing was there to go by
-  const auto wanted = static_cast<double>(Quota::of(segment.count, settings_.density).wanted);
-  double excess = static_cast<double>(tally.sent) / wanted - 1;
-  const double quanta = static_cast<double>(tally.largest) / static_cast<double>(tau);
-  if (keeps && quanta > 4) excess = std::max(excess, quanta / 4);
-  const double factor = 1 + 0.05 * std::min(excess, 4.0);
-  segment.tau = std::clamp<double>(tau * factor, smallest, largest);
+// Checks the head of a payload, and that its blocks fill it.
+Status ThresholdCodec::open(ConstBytes payload) const {
+  if (payload.size() < cut_.head) return {Code::truncated, "quanta: payload ends in its head"};
+  std::uint32_t found = 0;
+  std::memcpy(&found, payload.data(), sizeof found);
+  if (found != layout) return {Code::bad_value, "quanta: a layout that is unknown or retired"};
+  for (std::size_t k = 0; k < cut_.segments.size(); ++k) {
+    const float tau = tau_at(payload, k);
+    if (!(tau >= smallest && tau <= largest))
+      return {Code::bad_value, "quanta: a threshold that no encoder writes"};
+  }
+  std::size_t end = cut_.head;
+  for (std::size_t k = 0; k < cut_.blocks.size(); ++k) {
+    const std::size_t length = length_at(cut_, payload, k);
+    if (length > quanta_dense_bytes(cut_.blocks[k].count))
+      return {Code::bad_value, "quanta: a block is longer than its dense form"};
+    end += length;
+  }
+  if (end != payload.size())
+    return {Code::bad_value, "quanta: the lengths of the blocks are not that of the payload"};
+  return {};
 }
 
-// Writes the sparse form to frame_, and returns its size.
-std::size_t ThresholdCodec::encode_sparse_form(ConstBytes planes) {
-  index_.clear();
-  sign_.clear();
-  for (const Segment& segment : segments_) {
-    const ConstBytes plus = planes.subspan(segment.bits, plane_bytes(segment.count));
-    const ConstBytes minus = planes.subspan(segment.bits + plus.size(), plus.size());
-    for (std::size_t at = 0; at < plus.size(); at += 8) {
-      const std::uint64_t negative = word_at(minus, at);
-      for (std::uint64_t word = word_at(plus, at) | negative; word != 0; word &= word - 1) {
-        const auto bit = static_cast<unsigned>(std::countr_zero(word));
-        index_.push_back(static_cast<std::uint32_t>(segment.first + at * 8 + bit));
-        sign_.push_back((negative >> bit & 1) != 0 ? -1.0f : 1.0f);
-      }
-    }
-  }
-  const auto elements = static_cast<std::uint32_t>(elements_);
-  const FrameHeader header = inner_header(elements_, chunk_log2_for(elements, index_.size()));
-  frame_.resize(sparse_frame_bound(header, index_.size()));
-  return encode_sparse(header, index_, sign_, IndexChoice::golomb, frame_);
+// Adds block k of a payload that open() has checked, where it starts at `at`; moves `at` on.
+Status ThresholdCodec::add_block(std::size_t k, ConstBytes payload, std::size_t& at, float share,
+                                 float* target) const {
+  const ThresholdCut::Block& block = cut_.blocks[k];
+  const ConstBytes bytes = payload.subspan(at, length_at(cut_, payload, k));
+  const float tau = tau_at(payload, block.segment) * share;
+  at += bytes.size();
+  return bytes.size() == quanta_dense_bytes(block.count)
+             ? add_dense(bytes, block.count, tau, target + block.first)
+             : quanta_add_sparse(bytes, block.count, tau, target + block.first);
 }
 
 Status ThresholdCodec::add(ConstBytes payload, float share, std::span<float> target) const {
-  if (payload.size() < head_bytes()) return {Code::truncated, "quanta: payload ends in its head"};
-  std::vector<float> taus(segments_.size());
-  if (!taus.empty()) std::memcpy(taus.data(), payload.data() + 1, taus.size() * sizeof(float));
-  for (float& tau : taus) {
-    if (!(tau >= smallest && tau <= largest))
-      return {Code::bad_value, "quanta: a threshold that no encoder writes"};
-    tau *= share;
-  }
-  const ConstBytes body = payload.subspan(head_bytes());
-  if (payload[0] == dense_form) return add_dense(body, taus, target);
-  if (payload[0] == sparse_form) return add_sparse(body, taus, target);
-  return {Code::bad_value, "quanta: unknown form"};
+  Status status = open(payload);
+  std::size_t at = cut_.head;
+  for (std::size_t k = 0; status.ok() && k < cut_.blocks.size(); ++k)
+    status = add_block(k, payload, at, share, target.data());
+  return status;
 }
 
-Status ThresholdCodec::add_dense(ConstBytes planes, std::span<const float> taus,
-                                 std::span<float> target) const {
-  if (planes.size() != planes_) return {Code::mismatch, "quanta: not two bits per element"};
-  for (std::size_t k = 0; k < segments_.size(); ++k) {
-    const Segment& segment = segments_[k];
-    const ConstBytes plus = planes.subspan(segment.bits, plane_bytes(segment.count));
-    const ConstBytes minus = planes.subspan(segment.bits + plus.size(), plus.size());
-    const auto padding = std::to_integer<unsigned>(plus.back() | minus.back());
-    if (segment.count % 8 != 0 && padding >> segment.count % 8 != 0)
-      return {Code::bad_value, "quanta: set bits in the padding"};
-    for (std::size_t at = 0; at < plus.size(); at += 8) {
-      if ((word_at(plus, at) & word_at(minus, at)) != 0)
-        return {Code::bad_value, "quanta: an element of both signs"};
-    }
-    for (std::size_t at = 0; at < segment.count; at += block) {
-      const std::size_t count = std::min(block, segment.count - at);
-      float* const to = target.data() + segment.first + at;
-      sign_add(as_bits(plus) + at / 8, count, 0, taus[k], to);
-      sign_add(as_bits(minus) + at / 8, count, 0, -taus[k], to);
+Status ThresholdCodec::average(std::span<const ConstBytes> payloads, float share,
+                               std::span<float> target, int& culprit) const {
+  const std::size_t ranks = payloads.size();
+  const std::size_t runs = (cut_.blocks.size() + blocks_at_once - 1) / blocks_at_once;
+  std::vector<std::size_t> starts(runs * ranks);  // of each run in each payload
+  for (std::size_t rank = 0; rank < ranks; ++rank) {
+    culprit = static_cast<int>(rank);
+    if (const Status status = open(payloads[rank]); !status.ok()) return status;
+    std::size_t at = cut_.head;
+    for (std::size_t k = 0; k < cut_.blocks.size(); ++k) {
+      if (k % blocks_at_once == 0) starts[k / blocks_at_once * ranks + rank] = at;
+      at += length_at(cut_, payloads[rank], k);
     }
   }
-  return {};
-}
-
-Status ThresholdCodec::add_sparse(ConstBytes frame, std::span<const float> taus,
-                                  std::span<float> target) const {
-  FrameHeader header;
-  Sparse sparse;
-  std::size_t used = 0;
-  if (const Status status = decode_sparse(frame, elements_ / 2, header, sparse, used); !status.ok())
-    return status.code == Code::skipped ? Status{Code::bad_value, "quanta: skipped inside"}
-                                        : status;
-  if (used != frame.size() || header != inner_header(elements_, header.chunk_log2))
-    return {Code::mismatch, "quanta: a sparse form of another kind, size or length"};
-  std::size_t k = 0;
-  for (std::size_t i = 0; i < sparse.indices.size(); ++i) {
-    const std::uint32_t at = sparse.indices[i];
-    while (at >= segments_[k].first + segments_[k].count) ++k;
-    if (std::fabs(sparse.values[i]) != 1) return {Code::bad_value, "quanta: not a sign"};
-    target[at] += sparse.values[i] * taus[k];
-  }
-  return {};
+  std::atomic<int> worst = static_cast<int>(ranks);
+  parallel_for(runs, [&](std::size_t run) {
+    const std::size_t end = std::min(cut_.blocks.size(), (run + 1) * blocks_at_once);
+    for (std::size_t k = run * blocks_at_once; k < end; ++k) {
+      std::fill_n(target.data() + cut_.blocks[k].first, cut_.blocks[k].count, 0.0f);
+      for (std::size_t rank = 0; rank < ranks; ++rank) {
+        if (add_block(k, payloads[rank], starts[run * ranks + rank], share, target.data()).ok())
+          continue;
+        int known = worst;
+        while (static_cast<int>(rank) < known &&
+               !worst.compare_exchange_weak(known, static_cast<int>(rank))) {
+        }
+      }
+    }
+  });
+  culprit = worst;
+  if (worst == static_cast<int>(ranks)) return {};
+  return {Code::bad_value, "quanta: a block that no encoder writes"};
 }
 
 void ThresholdCodec::forget() {
-  for (Segment& segment : segments_) segment.tau = segment.before;
+  for (Tau& tau : taus_) tau.next = tau.before;
 }
 
 void ThresholdCodec::visit_state(StateVisitor& visitor) {
   if (settings_.tau > 0) return;
-  for (std::size_t k = 0; k < segments_.size(); ++k)
-    visitor.number(name_ + "/tau" + std::to_string(k), segments_[k].tau, Share::local);
+  for (std::size_t k = 0; k < taus_.size(); ++k)
+    visitor.number(name_ + "/tau" + std::to_string(k), taus_[k].next, Share::local);
 }
 
 }  // namespace thinwire

@@ -1,17 +1,17 @@
 // threshold_codec.h: the codec of threshold: every element sends +tau, -tau or nothing. tau is
 // given, or steered per layer or bucket so that a given share of the elements is sent.
 //
-// The payload is a form byte, the tau of each segment, and then either two bits per element (dense)
-// or a sparse frame of signs, whichever is smaller. So the size is at most that of the dense form,
-// for every gradient.
+// The payload is the tau of each segment, and blocks of quanta, each in its shorter form
+// (wire/quanta.h). So it takes at most two bits per element and a length per block, for every
+// gradient.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <string>
 #include <vector>
 
 #include "thinwire/compress/codec.h"
 #include "thinwire/kernels/threshold.h"
-#include "thinwire/wire/frame.h"
 
 namespace thinwire {
 
@@ -21,41 +21,58 @@ struct ThresholdSettings {
   bool per_layer = true;
 };
 
+// How a bucket is cut: segments share a threshold, and are cut into blocks.
+struct ThresholdCut {
+  struct Segment {
+    std::uint32_t first = 0, count = 0;  // elements; at least one
+    std::uint32_t wanted = 0;            // of them
+    std::uint32_t first_block = 0, blocks = 0;
+  };
+  struct Block {
+    std::uint32_t first = 0, count = 0;  // elements
+    std::uint32_t segment = 0;
+    std::uint32_t dense = 0;  // bytes of the dense forms before it
+  };
+
+  ThresholdCut(const ThresholdSettings& settings, const Bucket& bucket);
+
+  std::vector<Segment> segments;
+  std::vector<Block> blocks;
+  std::size_t head = 0, dense = 0;  // bytes: of a payload's head, of all blocks in the dense form
+};
+
 class ThresholdCodec final : public Codec {
  public:
   ThresholdCodec(const ThresholdSettings& settings, const Bucket& bucket);
 
-  std::size_t payload_bytes() const override;
+  std::size_t payload_bytes() const override { return cut_.head + cut_.dense; }
   Coded encode(std::span<const float> gradient, std::span<float> residual, std::uint64_t seed,
                Bytes out) override;
   Status add(ConstBytes payload, float share, std::span<float> target) const override;
+  Status average(std::span<const ConstBytes> payloads, float share, std::span<float> target,
+                 int& culprit) const override;
   void visit_state(StateVisitor& visitor) override;
   void forget() override;
 
  private:
-  struct Segment {
-    std::size_t first = 0, count = 0;  // elements; at least one
-    std::size_t bits = 0;              // offset of its planes after the head of a payload
-    double tau = 0;                    // tau of the next step; 0: unknown
-    double before = 0;                 // tau before the last step, for forget()
+  struct Tau {
+    double next = 0;    // of the next step; 0: unknown
+    double before = 0;  // before the last step, for forget()
+    float now = 0;
   };
 
-  std::size_t head_bytes() const { return 1 + segments_.size() * sizeof(float); }
-  float tau_for(const Segment& segment, const float* g, const float* r) const;
-  ThresholdTally sweep(const Segment& segment, float tau, const float* g, float* r,
-                       Bytes planes) const;
-  void steer(Segment& segment, float tau, const ThresholdTally& tally, bool keeps) const;
-  std::size_t encode_sparse_form(ConstBytes planes);
-  Status add_dense(ConstBytes planes, std::span<const float> taus, std::span<float> target) const;
-  Status add_sparse(ConstBytes frame, std::span<const float> taus, std::span<float> target) const;
+  float estimate(const ThresholdCut::Segment& segment, const float* g, const float* r) const;
+  std::size_t close_up(Bytes out) const;
+  Status open(ConstBytes payload) const;
+  Status add_block(std::size_t k, ConstBytes payload, std::size_t& at, float share,
+                   float* target) const;
 
   ThresholdSettings settings_;
   std::string name_;  // of the bucket, for the state
-  std::vector<Segment> segments_;
-  std::size_t elements_ = 0, planes_ = 0;  // of the bucket; bytes of the dense form's bits
-  std::vector<std::uint32_t> index_;
-  std::vector<float> sign_;
-  std::vector<std::byte> frame_;
+  ThresholdCut cut_;
+  std::vector<Tau> taus_;                // of the segments
+  std::vector<ThresholdTally> tallies_;  // of the blocks of the last step
+  std::vector<std::uint16_t> lengths_;
 };
 
 }  // namespace thinwire

@@ -22,6 +22,7 @@ class Widened final : public Compressor {
   int rounds() const override { return inner_->rounds(); }
   bool in_turn() const override { return inner_->in_turn(); }
   bool needs_norm() const override { return inner_->needs_norm(); }
+  bool learns(int round) const override { return inner_->learns(round); }
   std::optional<bool> sound() const override { return inner_->sound(); }
   std::span<const std::size_t> piece_sizes() const override { return inner_->piece_sizes(); }
 
@@ -44,7 +45,7 @@ class Widened final : public Compressor {
     require_gradient(average, bucket_, {}, who_);
     if (in_place(turn)) std::ranges::copy(inbox.data, wide_bytes().begin());
     const Status status = inner_->decode(turn, inbox, wide_);
-    if (!status.ok() || turn.round + 1 < rounds() || narrow(average)) return status;
+    if (!status.ok() || turn.round + 1 < rounds() || !turn.wanted || narrow(average)) return status;
     return {Code::skipped, "the average is too large for the type of the gradients"};
   }
 

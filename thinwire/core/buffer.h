@@ -21,6 +21,7 @@ enum class Place : std::uint8_t {
 class Buffer {
  public:
   Buffer() = default;
+  // Pinned memory is for one device, too.
   Buffer(Place place, std::size_t bytes, Device device = {});
   ~Buffer() { release(); }
   Buffer(Buffer&& other) noexcept { *this = std::move(other); }
@@ -69,8 +70,8 @@ void zero_bytes(void* to, std::size_t bytes, Stream stream);
 // Waits until the stream is idle.
 void synchronize(Stream stream);
 
-// Makes a device current for a scope; what is enqueued on one of its streams needs that. Nothing to
-// do for the CPU.
+// Makes a device current for a scope; what is enqueued on one of its streams needs that. It touches
+// no other device: a thread that has used none comes back to none. Nothing to do for the CPU.
 class DeviceScope {
  public:
   explicit DeviceScope(Device device);
@@ -79,7 +80,7 @@ class DeviceScope {
   DeviceScope& operator=(const DeviceScope&) = delete;
 
  private:
-  int before_ = -1;  // the device that was current; -1: it still is
+  bool entered_ = false;
 };
 
 // A stream of our own. It runs beside all others, the default stream too, and before what they have

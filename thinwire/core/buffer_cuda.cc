@@ -1,5 +1,6 @@
 // buffer_cuda.cc: memory, copies and events by the CUDA runtime.
 // SPDX-License-Identifier: Apache-2.0
+#include <cuda.h>
 #include <cuda_runtime_api.h>
 
 #include <map>
@@ -23,6 +24,56 @@ cudaStream_t of(Stream stream) { return static_cast<cudaStream_t>(stream.handle)
 cudaEvent_t of(void* event) { return static_cast<cudaEvent_t>(event); }
 
 bool on_cpu(Device device) { return device.kind == Device::Kind::cpu; }
+
+// A function of the driver, which is not linked: a machine without a GPU has none.
+template <typename Function>
+Function* driver(const char* name) {
+  void* found = nullptr;
+  cudaDriverEntryPointQueryResult result{};
+#if CUDART_VERSION >= 12050
+  cudaGetDriverEntryPointByVersion(name, &found, 12000, cudaEnableDefault, &result);
+#else
+  cudaGetDriverEntryPoint(name, &found, cudaEnableDefault, &result);
+#endif
+  return result == cudaDriverEntryPointSuccess ? reinterpret_cast<Function*>(found) : nullptr;
+}
+
+// The primary context of a device, which the runtime and torch use, too; null if there is none.
+CUcontext context_of(int device) {
+  static auto* const retain = driver<CUresult(CUcontext*, CUdevice)>("cuDevicePrimaryCtxRetain");
+  static auto* const get = driver<CUresult(CUdevice*, int)>("cuDeviceGet");
+  static std::mutex mutex;
+  static auto* const known = new std::map<int, CUcontext>;  // outlives every user
+  const std::lock_guard lock(mutex);
+  CUcontext& context = (*known)[device];
+  CUdevice handle{};
+  if (context == nullptr && retain != nullptr && get != nullptr &&
+      get(&handle, device) == CUDA_SUCCESS && retain(&context, handle) != CUDA_SUCCESS)
+    context = nullptr;
+  return context;
+}
+
+// The context that is current is put aside. cudaSetDevice() could not restore it: since CUDA 12 it
+// makes a context on the device that it goes back to, so every rank would have memory on the first.
+bool enter(Device device) {
+  static auto* const push = driver<CUresult(CUcontext)>("cuCtxPushCurrent");
+  const CUcontext context = context_of(device.index);
+  return context != nullptr && push != nullptr && push(context) == CUDA_SUCCESS;
+}
+
+void leave() {
+  static auto* const pop = driver<CUresult(CUcontext*)>("cuCtxPopCurrent");
+  CUcontext left{};
+  pop(&left);
+}
+
+// Frees what belongs to a device, unless the driver is gone because the process ends.
+template <typename Free>
+void free_on(Device device, const Free& free) {
+  if (!enter(device)) return;
+  free();
+  leave();
+}
 
 // Streams that nobody uses now. They are never destroyed: an allocator that has lent memory to a
 // stream asks it, when the memory comes back, whether its work has ended.
@@ -55,15 +106,16 @@ StreamPool& idle_streams() {
 
 DeviceScope::DeviceScope(Device device) {
   if (on_cpu(device)) return;
-  int now = 0;
-  check(cudaGetDevice(&now), "cudaGetDevice");
-  if (now == device.index) return;
-  check(cudaSetDevice(device.index), "cudaSetDevice");
-  before_ = now;
+  int devices = 0;
+  if (!enter(device)) {
+    check(cudaGetDeviceCount(&devices), "cudaGetDeviceCount");
+    fail("cuda:", device.index, ": this device cannot be used; there are ", devices);
+  }
+  entered_ = true;
 }
 
 DeviceScope::~DeviceScope() {
-  if (before_ >= 0) cudaSetDevice(before_);
+  if (entered_) leave();
 }
 
 Buffer::Buffer(Place place, std::size_t bytes, Device device)
@@ -73,6 +125,7 @@ Buffer::Buffer(Place place, std::size_t bytes, Device device)
     data_ = ::operator new(bytes, alignment);
     __builtin_memset(data_, 0, bytes);
   } else if (place == Place::pinned) {
+    const DeviceScope here(device);
     check(cudaMallocHost(&data_, bytes), "no pinned memory");
     __builtin_memset(data_, 0, bytes);
   } else {
@@ -89,8 +142,8 @@ Buffer::Buffer(Place place, std::size_t bytes, Device device)
 void Buffer::release() {
   if (data_ == nullptr) return;
   if (place_ == Place::host) ::operator delete(data_, alignment);
-  if (place_ == Place::pinned) cudaFreeHost(data_);
-  if (place_ == Place::cuda) cudaFree(data_);
+  if (place_ == Place::pinned) free_on(device_, [this] { cudaFreeHost(data_); });
+  if (place_ == Place::cuda) free_on(device_, [this] { cudaFree(data_); });
   data_ = nullptr;
 }
 
@@ -153,7 +206,7 @@ Event::Event(Device device) : device_(device) {
 }
 
 Event::~Event() {
-  if (event_ != nullptr) cudaEventDestroy(of(event_));
+  if (event_ != nullptr) free_on(device_, [this] { cudaEventDestroy(of(event_)); });
 }
 
 void Event::record(Stream stream) {

@@ -52,6 +52,9 @@ THINWIRE_HD constexpr std::uint32_t crc32c_shift(std::uint32_t crc, std::uint64_
   return crc;
 }
 
+// x^(8 * order) = 1: what takes n bytes back is a shift by order - n.
+inline constexpr std::uint64_t crc32c_order = 0x7fffffff;
+
 // Takes zero bytes that follow a piece back: the inverse of crc32c_shift(), for a few bytes.
 THINWIRE_HD constexpr std::uint32_t crc32c_unshift(std::uint32_t crc, std::uint32_t bytes) {
   for (std::uint32_t bit = 0; bit < 8 * bytes; ++bit) {

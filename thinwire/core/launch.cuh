@@ -21,6 +21,26 @@ inline unsigned blocks_for(std::size_t items, unsigned threads = block_threads) 
   return static_cast<unsigned>(std::clamp<std::size_t>((items + threads - 1) / threads, 1, most));
 }
 
+// The blocks that a device runs at once, where a multiprocessor has `each`.
+inline unsigned resident_blocks(unsigned each, Device device) {
+  int count = 0;
+  const cudaError_t error =
+      cudaDeviceGetAttribute(&count, cudaDevAttrMultiProcessorCount, device.index);
+  if (error != cudaSuccess) fail("cuda: multiprocessors: ", cudaGetErrorString(error));
+  return each * static_cast<unsigned>(count);
+}
+
+// Leaves what `blocks` blocks of a kernel do not need of a multiprocessor's memory to its cache, for
+// kernels that read their bytes twice.
+template <typename Kernel>
+void prefer_cache(Kernel* kernel, std::size_t shared_bytes, unsigned blocks) {
+  constexpr std::size_t all = 228 * 1024, reserved = 1024;  // of sm_90; elsewhere a hint
+  const std::size_t percent = (100 * blocks * (shared_bytes + reserved) + all - 1) / all;
+  cudaFuncSetAttribute(reinterpret_cast<const void*>(kernel),
+                       cudaFuncAttributePreferredSharedMemoryCarveout,
+                       static_cast<int>(std::min<std::size_t>(percent, 100)));
+}
+
 inline cudaStream_t handle_of(Stream stream) { return static_cast<cudaStream_t>(stream.handle); }
 
 // After a launch: throws when it was refused.
@@ -40,19 +60,26 @@ inline bool can_start_early() {
 // Launches a kernel that may start before the previous one of its stream has ended: it calls
 // await_previous() in every thread before it reads what that one wrote, or writes what it reads.
 // Short kernels in a row then do not wait for each other's start.
+// `shared`: bytes of shared memory beyond what the kernel declares.
 template <typename... Parameters, typename... Arguments>
-void launch_early(void (*kernel)(Parameters...), unsigned blocks, unsigned threads, Stream stream,
-                  const Arguments&... arguments) {
+void launch_early_with(void (*kernel)(Parameters...), unsigned blocks, unsigned threads,
+                       std::size_t shared, Stream stream, const Arguments&... arguments) {
   cudaLaunchAttribute early{};
   early.id = cudaLaunchAttributeProgrammaticStreamSerialization;
   early.val.programmaticStreamSerializationAllowed = 1;
   cudaLaunchConfig_t config{};
   config.gridDim = blocks;
   config.blockDim = threads;
+  config.dynamicSmemBytes = shared;
   config.stream = handle_of(stream);
   config.attrs = &early;
   config.numAttrs = can_start_early() ? 1 : 0;
   cudaLaunchKernelEx(&config, kernel, static_cast<Parameters>(arguments)...);
+}
+template <typename... Parameters, typename... Arguments>
+void launch_early(void (*kernel)(Parameters...), unsigned blocks, unsigned threads, Stream stream,
+                  const Arguments&... arguments) {
+  launch_early_with(kernel, blocks, threads, 0, stream, arguments...);
 }
 
 __device__ inline void await_previous() {

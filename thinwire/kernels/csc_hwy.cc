@@ -116,6 +116,8 @@ double CscPass(const MemoryRule& rule, const float* g, float* u, float* v, std::
       return Pass<Accumulate::momentum>(rule, g, u, v, count);
     case Accumulate::nesterov:
       return Pass<Accumulate::nesterov>(rule, g, u, v, count);
+    case Accumulate::pool:
+      break;  // dgc's alone
   }
   return 0;
 }

@@ -8,8 +8,7 @@ namespace thinwire {
 
 DgcTally dgc_pass_reference(const DgcRule& rule, const float* g, float* u, float* v,
                             std::size_t count, std::uint32_t first, const Picked& out) {
-  const bool has_v = rule.accumulate != Accumulate::none;
-  const bool has_u = has_v && rule.accumulate != Accumulate::residual;
+  const bool has_v = has_residual(rule.accumulate), has_u = has_momentum(rule.accumulate);
   const MemoryRule memory{rule.accumulate, rule.momentum};
   DgcTally tally;
   for (std::size_t i = 0; i < count; ++i) {

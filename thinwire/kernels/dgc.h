@@ -6,6 +6,7 @@
 //     residual   v' = v + d                    gradient dropping; u is not touched
 //     momentum   u' = m*u + d,   v' = v + u'
 //     nesterov   u' = m*(u + d), v' = v + (u' + d)
+//     pool       pooled() in limit.h
 //
 //     |d| > limit        (limit.h; also NaN) u and v are unchanged, and the pass reports it
 //     |v'| >= threshold  survivor: (index, v', u') is appended, u = v = 0   (factor masking)
@@ -30,8 +31,8 @@ struct DgcRule {
 };
 
 // Output arrays for the survivors, each with room for all `count` elements of the call. Elements
-// after the last survivor are undefined afterwards. `velocity` receives u' where accumulate is
-// momentum or nesterov; otherwise it may be null.
+// after the last survivor are undefined afterwards. `velocity` receives u' where accumulate has
+// momentum; otherwise it may be null.
 struct Picked {
   std::uint32_t* index = nullptr;
   float* value = nullptr;

@@ -20,8 +20,8 @@ class Pass {
  public:
   using D = hn::ScalableTag<float>;
   using V = hn::Vec<D>;
-  static constexpr bool has_v = accumulate != Accumulate::none;
-  static constexpr bool has_u = has_v && accumulate != Accumulate::residual;
+  static constexpr bool has_v = has_residual(accumulate);
+  static constexpr bool has_u = has_momentum(accumulate);
 
   Pass(const DgcRule& rule, const float* g, float* u, float* v, std::uint32_t first,
        const Picked& out)
@@ -40,12 +40,37 @@ class Pass {
   }
 
  private:
+  struct Factors {
+    V scale, momentum, rest, over_momentum, over_rest, half, slow, one;
+  };
+
+  HWY_INLINE Factors factors() const {
+    const D d;
+    const PoolFactors pool = pool_factors(rule_.momentum);
+    return {hn::Set(d, rule_.scale),    hn::Set(d, pool.momentum),
+            hn::Set(d, pool.rest),      hn::Set(d, pool.over_momentum),
+            hn::Set(d, pool.over_rest), hn::Set(d, pool.half),
+            hn::Set(d, pool.slow),      hn::Set(d, 1.0f)};
+  }
+
   // Computes u' and v' of the vector at i, and returns d.
   static HWY_INLINE V advance(const float* g, const float* old_u, const float* old_v, std::size_t i,
-                              V scale, V momentum, V& u, V& v) {
+                              const Factors& by, V& u, V& v) {
     const D d;
-    const V step = hn::Mul(scale, hn::LoadU(d, g + i));
-    if constexpr (!has_v) {
+    const V momentum = by.momentum;
+    const V step = hn::Mul(by.scale, hn::LoadU(d, g + i));
+    if constexpr (accumulate == Accumulate::pool) {  // pooled(), operation by operation
+      const V tail = hn::Mul(momentum, hn::LoadU(d, old_u + i));
+      const V before = hn::Add(hn::Mul(by.rest, hn::LoadU(d, old_v + i)), tail);
+      const V ratio = hn::Div(tail, before);
+      const V most = hn::IfThenElse(hn::Le(ratio, by.one), ratio, by.one);
+      const V share = hn::IfThenElseZero(hn::Gt(most, hn::Zero(d)), most);
+      const V slow = hn::Min(hn::Mul(by.slow, share), by.half);
+      const V kept = hn::Max(hn::Mul(momentum, share), slow);
+      const V pool = hn::Add(before, step);
+      v = hn::Mul(hn::Mul(hn::Sub(by.one, kept), by.over_rest), pool);
+      u = hn::Mul(hn::Mul(kept, by.over_momentum), pool);
+    } else if constexpr (!has_v) {
       v = step;
     } else if constexpr (!has_u) {
       v = hn::Add(hn::LoadU(d, old_v + i), step);
@@ -80,7 +105,7 @@ class Pass {
   HWY_INLINE std::size_t quiet(std::size_t i, std::size_t end) const {
     const D d;
     const std::size_t lanes = hn::Lanes(d);
-    const V scale = hn::Set(d, rule_.scale), momentum = hn::Set(d, rule_.momentum);
+    const Factors by = factors();
     const V threshold = hn::Set(d, rule_.threshold);
     const float* HWY_RESTRICT g = g_;
     float* HWY_RESTRICT u_at = u_;
@@ -88,10 +113,10 @@ class Pass {
     for (; i < end; i += 4 * lanes) {
       const std::size_t i1 = i + lanes, i2 = i1 + lanes, i3 = i2 + lanes;
       V u0 = hn::Zero(d), u1 = u0, u2 = u0, u3 = u0, v0 = u0, v1 = u0, v2 = u0, v3 = u0;
-      const V d0 = advance(g, u_at, v_at, i, scale, momentum, u0, v0);
-      const V d1 = advance(g, u_at, v_at, i1, scale, momentum, u1, v1);
-      const V d2 = advance(g, u_at, v_at, i2, scale, momentum, u2, v2);
-      const V d3 = advance(g, u_at, v_at, i3, scale, momentum, u3, v3);
+      const V d0 = advance(g, u_at, v_at, i, by, u0, v0);
+      const V d1 = advance(g, u_at, v_at, i1, by, u1, v1);
+      const V d2 = advance(g, u_at, v_at, i2, by, u2, v2);
+      const V d3 = advance(g, u_at, v_at, i3, by, u3, v3);
       if (HWY_UNLIKELY(!all(hn::And(is_below(v0, threshold), is_sound(d0)),
                             hn::And(is_below(v1, threshold), is_sound(d1)),
                             hn::And(is_below(v2, threshold), is_sound(d2)),
@@ -119,7 +144,7 @@ class Pass {
   }
 
   HWY_INLINE V advance(std::size_t i, V& u, V& v) const {
-    return advance(g_, u_, v_, i, hn::Set(D(), rule_.scale), hn::Set(D(), rule_.momentum), u, v);
+    return advance(g_, u_, v_, i, factors(), u, v);
   }
 
   // One vector, in the general case.
@@ -197,6 +222,8 @@ DgcTally DgcPass(const DgcRule& rule, const float* g, float* u, float* v, std::s
       return Pass<Accumulate::momentum>(rule, g, u, v, first, out).run(count);
     case Accumulate::nesterov:
       return Pass<Accumulate::nesterov>(rule, g, u, v, first, out).run(count);
+    case Accumulate::pool:
+      return Pass<Accumulate::pool>(rule, g, u, v, first, out).run(count);
   }
   return {};
 }

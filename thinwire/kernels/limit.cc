@@ -16,14 +16,16 @@ void add_within_limit(const float* g, float* v, std::size_t count) {
   }
 }
 
-void take_out(Accumulate accumulate, float scale, const float* g, const float* sent, float* u,
+void take_out(const MemoryRule& rule, float scale, const float* g, const float* sent, float* u,
               float* v, std::size_t count) {
-  if (accumulate == Accumulate::none) return;
+  if (!has_residual(rule.accumulate)) return;
+  const bool has_u = has_momentum(rule.accumulate);
   for (std::size_t i = 0; i < count; ++i) {
     const float back = sent == nullptr ? 0 : sent[i];
-    v[i] = taken_out(accumulate, scale * g[i], back, has_momentum(accumulate) ? u[i] : 0, v[i]);
+    const Kept kept = taken_out(rule, scale * g[i], back, {has_u ? u[i] : 0, v[i]});
+    v[i] = kept.v;
+    if (has_u) u[i] = kept.u;
   }
-  if (has_momentum(accumulate)) std::fill_n(u, count, 0.0f);
 }
 
 }  // namespace thinwire

@@ -75,19 +75,23 @@ void squared_norm_cuda(DType type, const void* x, std::size_t count, double* scr
     });
     check_launch("squared norm");
   }
-  std::size_t level = pieces(count, norm_block);
-  for (; level > norm_chunk; level = pieces(level, norm_chunk)) {
-    const auto blocks = static_cast<unsigned>(pieces(level, norm_chunk));
-    pairs_kernel<<<blocks, norm_chunk / 2, 0, queue>>>(scratch, level, scratch + level);
+  const std::size_t level = pieces(count, norm_block);
+  add_pairs_cuda(scratch, level, scratch + level, out, stream);
+}
+
+void add_pairs_cuda(const double* sums, std::size_t count, double* scratch, double* out,
+                    Stream stream) {
+  const cudaStream_t queue = handle_of(stream);
+  for (; count > norm_chunk; count = pieces(count, norm_chunk)) {
+    const auto blocks = static_cast<unsigned>(pieces(count, norm_chunk));
+    pairs_kernel<<<blocks, norm_chunk / 2, 0, queue>>>(sums, count, scratch);
     check_launch("squared norm: pairs");
-    scratch += level;
+    sums = scratch;
+    scratch += blocks;
   }
-  if (level == 0) {
-    add_norms_cuda(nullptr, 0, out, stream);
-  } else {
-    pairs_kernel<<<1, norm_chunk / 2, 0, queue>>>(scratch, level, out);
-    check_launch("squared norm: pairs");
-  }
+  if (count == 0) return add_norms_cuda(nullptr, 0, out, stream);
+  pairs_kernel<<<1, norm_chunk / 2, 0, queue>>>(sums, count, out);
+  check_launch("squared norm: pairs");
 }
 
 void add_norms_cuda(const double* norms, std::size_t count, double* out, Stream stream) {

@@ -40,6 +40,10 @@ constexpr std::size_t norm_scratch(std::size_t count) {
   for (; level > norm_chunk; total += level) level = (level + norm_chunk - 1) / norm_chunk;
   return total;
 }
+// Enqueues the second part alone: adds `count` sums of blocks in pairs of neighbours. `scratch` has
+// room for norm_scratch(count * norm_block) doubles.
+void add_pairs_cuda(const double* sums, std::size_t count, double* scratch, double* out,
+                    Stream stream);
 // Enqueues out = norms[0] + norms[1] + ..., in this order: the norm of several buckets.
 void add_norms_cuda(const double* norms, std::size_t count, double* out, Stream stream);
 

@@ -19,19 +19,14 @@ ThresholdTally threshold_pass_reference(float tau, const float* g, float* r, std
       tally.finite = false;
       continue;
     }
-    float x = r == nullptr ? g[i] : g[i] + r[i];
-    const unsigned bit = 1u << i % 8;
-    if (x >= tau) {
-      plus[i / 8] = static_cast<std::uint8_t>(plus[i / 8] | bit);
-      x -= tau;
-      ++tally.sent;
-    } else if (x <= -tau) {
-      minus[i / 8] = static_cast<std::uint8_t>(minus[i / 8] | bit);
-      x += tau;
+    const auto [rest, sends] = quantum_of(tau, r == nullptr ? g[i] : g[i] + r[i]);
+    if (sends != 0) {
+      std::uint8_t& byte = (sends > 0 ? plus : minus)[i / 8];
+      byte = static_cast<std::uint8_t>(byte | 1u << i % 8);
       ++tally.sent;
     }
-    tally.largest = std::max(tally.largest, std::fabs(x));
-    if (r != nullptr) r[i] = x;
+    tally.largest = std::max(tally.largest, std::fabs(rest));
+    if (r != nullptr) r[i] = rest;
   }
   return tally;
 }

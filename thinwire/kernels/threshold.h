@@ -13,7 +13,20 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "thinwire/core/cuda.h"
+
 namespace thinwire {
+
+// What an element sends, -1, 0 or 1 quanta, and what is left of it.
+struct Quantum {
+  float rest = 0;
+  int sends = 0;
+};
+THINWIRE_HD inline Quantum quantum_of(float tau, float x) {
+  if (x >= tau) return {x - tau, 1};
+  if (x <= -tau) return {x + tau, -1};
+  return {x, 0};
+}
 
 struct ThresholdTally {
   std::size_t sent = 0;

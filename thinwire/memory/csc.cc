@@ -67,7 +67,7 @@ void CscMemory::send(Picks picks, Velocity velocity, Bytes out) {
 }
 
 void CscMemory::forget(std::span<const float> gradient) {
-  take_out(rule_.accumulate, 1.0f, gradient.data(), nullptr, u_.data(), v_.data(), gradient.size());
+  take_out(rule_, 1.0f, gradient.data(), nullptr, u_.data(), v_.data(), gradient.size());
 }
 
 void CscMemory::visit_state(StateVisitor& visitor) {

@@ -165,7 +165,7 @@ __global__ void conclude(const CscDevice on, typename E::Stored* gradient, float
   for (std::uint64_t i = thread_index(); i < on.elements; i += thread_count()) {
     if (forget && on.v != nullptr) {
       const float u = on.u == nullptr ? 0.0f : on.u[i];
-      on.v[i] = taken_out(on.rule.accumulate, E::widen(gradient[i]), 0.0f, u, on.v[i]);
+      on.v[i] = taken_out(on.rule, E::widen(gradient[i]), 0.0f, {u, on.v[i]}).v;
       if (on.u != nullptr) on.u[i] = 0;
     }
     gradient[i] = E::narrow(fill);
@@ -210,6 +210,8 @@ void csc_take_in(const CscDevice& on, const TensorView& gradient, Verdict* verdi
         return launch(take_in<E, Accumulate::momentum>);
       case Accumulate::nesterov:
         return launch(take_in<E, Accumulate::nesterov>);
+      case Accumulate::pool:
+        break;  // dgc's alone
     }
   });
   check_launch("csc_take_in");

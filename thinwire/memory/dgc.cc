@@ -17,50 +17,47 @@ constexpr std::size_t least_per_thread = std::size_t{1} << 17;
 
 }  // namespace
 
-// A list of survivors with room for `limit` of them and two blocks. The caller prunes the list when
-// it exceeds `limit` after a block.
+// Survivors of a share, of which the first `size` are valid, with room for `limit` of them and a
+// block. The caller prunes the list when it exceeds `limit` after a block.
 struct DgcMemory::List {
-  std::vector<std::uint32_t> index;
-  std::vector<float> value, velocity;
+  Survivors all;
   std::size_t size = 0;
-  bool pruned = false;
 
   // Reuses the memory of an earlier step, unless that was for a far higher density.
   void reset(std::size_t room, bool with_velocity) {
     size = 0;
-    pruned = false;
-    if (index.size() >= room && index.size() / 4 <= room) return;
-    index = std::vector<std::uint32_t>(room);
-    value = std::vector<float>(room);
-    velocity = std::vector<float>(with_velocity ? room : 0);
+    if (all.index.size() >= room && all.index.size() / 4 <= room) return;
+    all.index = std::vector<std::uint32_t>(room);
+    all.value = std::vector<float>(room);
+    all.velocity = std::vector<float>(with_velocity ? room : 0);
   }
 
   Picked end() {
-    return {index.data() + size, value.data() + size,
-            velocity.empty() ? nullptr : velocity.data() + size};
+    return {all.index.data() + size, all.value.data() + size,
+            all.velocity.empty() ? nullptr : all.velocity.data() + size};
   }
 
-  float velocity_at(std::size_t i) const { return velocity.empty() ? 0.0f : velocity[i]; }
+  std::uint64_t key(std::size_t i) const { return magnitude_key(all.value[i], all.index[i]); }
 
   // Keeps survivors whose key is at least `least`, in order, and passes the others to `drop`.
   template <typename Drop>
   void filter(std::uint64_t least, const Drop& drop) {
     std::size_t kept = 0;
     for (std::size_t i = 0; i < size; ++i) {
-      if (magnitude_key(value[i], index[i]) < least) {
-        drop(index[i], value[i], velocity_at(i));
+      if (key(i) < least) {
+        drop(all, i);
         continue;
       }
-      index[kept] = index[i];
-      value[kept] = value[i];
-      if (!velocity.empty()) velocity[kept] = velocity[i];
+      all.index[kept] = all.index[i];
+      all.value[kept] = all.value[i];
+      if (!all.velocity.empty()) all.velocity[kept] = all.velocity[i];
       ++kept;
     }
     size = kept;
   }
 
   void append_keys(std::vector<std::uint64_t>& keys) const {
-    for (std::size_t i = 0; i < size; ++i) keys.push_back(magnitude_key(value[i], index[i]));
+    for (std::size_t i = 0; i < size; ++i) keys.push_back(key(i));
   }
 };
 
@@ -93,7 +90,6 @@ bool DgcMemory::step(std::span<const float> gradient, float scale, double densit
   out.velocity.clear();
   bool finite = true;
   for (Segment& segment : segments_) {
-    if (segment.count == 0) continue;
     const Quota quota = Quota::of(segment.count, density);
     if (density != density_) segment.threshold.value = 0;
     DgcRule rule{options_.accumulate, options_.momentum, scale, smallest_positive};
@@ -117,15 +113,13 @@ bool DgcMemory::sweep(Segment& segment, DgcRule rule, std::span<const float> gra
   const std::size_t limit = 2 * most + dgc_block;
   lists_.resize(shares);
   std::vector<char> finite(shares, 1);
-  const auto put_back = [this](std::uint32_t i, float value, float velocity) {
-    restore(i, value, velocity);
-  };
+  const auto put_back = [this](const Survivors& all, std::size_t i) { restore(all, i); };
 
   parallel_for(shares, [&](std::size_t share) {
     List& list = lists_[share];
     const std::size_t from = segment.count * share / shares,
                       to = segment.count * (share + 1) / shares;
-    list.reset(std::min(limit, to - from) + 2 * dgc_block, !u_.empty());
+    list.reset(std::min(limit, to - from) + dgc_block, !u_.empty());
     DgcRule mine = rule;
     std::vector<std::uint64_t> keys;
     for (std::size_t at = from; at < to; at += dgc_block) {
@@ -137,24 +131,19 @@ bool DgcMemory::sweep(Segment& segment, DgcRule rule, std::span<const float> gra
       list.size += tally.picked;
       if (!tally.finite) finite[share] = 0;
       if (list.size <= limit) continue;
-      // The list is too long. Only its `most` largest elements can be among the largest of all, so
-      // the smallest of these becomes the threshold.
+      // The list is too long. Only its `most` largest elements can be among the largest of all. One
+      // more stays, which tells below that there were too many. The smallest becomes the threshold.
       keys.clear();
       list.append_keys(keys);
-      const std::uint64_t least = nth_largest(keys, most);
+      const std::uint64_t least = nth_largest(keys, most + 1);
       list.filter(least, put_back);
-      list.pruned = true;
       mine.threshold = magnitude_of(least);
     }
   });
 
   std::size_t total = 0;
-  bool pruned = false;
-  for (const List& list : lists_) {
-    total += list.size;
-    pruned = pruned || list.pruned;
-  }
-  if (pruned || total > most) {
+  for (const List& list : lists_) total += list.size;
+  if (total > most) {
     std::vector<std::uint64_t> keys;
     keys.reserve(total);
     for (const List& list : lists_) list.append_keys(keys);
@@ -165,18 +154,19 @@ bool DgcMemory::sweep(Segment& segment, DgcRule rule, std::span<const float> gra
     segment.threshold.steer(total, quota.wanted);
   }
   for (const List& list : lists_) {
-    const auto size = static_cast<std::ptrdiff_t>(list.size);
-    out.index.insert(out.index.end(), list.index.begin(), list.index.begin() + size);
-    out.value.insert(out.value.end(), list.value.begin(), list.value.begin() + size);
-    if (!u_.empty())
-      out.velocity.insert(out.velocity.end(), list.velocity.begin(), list.velocity.begin() + size);
+    const auto append = [&](auto& to, const auto& from) {
+      to.insert(to.end(), from.begin(), from.begin() + static_cast<std::ptrdiff_t>(list.size));
+    };
+    append(out.index, list.all.index);
+    append(out.value, list.all.value);
+    if (!u_.empty()) append(out.velocity, list.all.velocity);
   }
   return std::find(finite.begin(), finite.end(), 0) == finite.end();
 }
 
-void DgcMemory::restore(std::uint32_t index, float value, float velocity) {
-  if (!v_.empty()) v_[index] = value;
-  if (!u_.empty()) u_[index] = velocity;
+void DgcMemory::restore(const Survivors& all, std::size_t i) {
+  if (!v_.empty()) v_[all.index[i]] = all.value[i];
+  if (!u_.empty()) u_[all.index[i]] = all.velocity[i];
 }
 
 void DgcMemory::settle(const Survivors& survivors, std::span<const float> sent) {
@@ -186,15 +176,12 @@ void DgcMemory::settle(const Survivors& survivors, std::span<const float> sent) 
 }
 
 void DgcMemory::undo(const Survivors& survivors) {
-  for (std::size_t i = 0; i < survivors.size(); ++i) {
-    restore(survivors.index[i], survivors.value[i],
-            survivors.velocity.empty() ? 0.0f : survivors.velocity[i]);
-  }
+  for (std::size_t i = 0; i < survivors.size(); ++i) restore(survivors, i);
 }
 
 void DgcMemory::forget(std::span<const float> gradient, float scale) {
-  take_out(options_.accumulate, scale, gradient.data(), nullptr, u_.data(), v_.data(),
-           gradient.size());
+  take_out({options_.accumulate, options_.momentum}, scale, gradient.data(), nullptr, u_.data(),
+           v_.data(), gradient.size());
   for (Segment& segment : segments_) segment.threshold.value = 0;
 }
 

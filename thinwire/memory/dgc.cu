@@ -7,7 +7,7 @@
 #include "thinwire/core/element.h"
 #include "thinwire/core/launch.cuh"
 #include "thinwire/core/tile.h"
-#include "thinwire/kernels/dgc_rule.h"
+#include "thinwire/kernels/clip.h"
 #include "thinwire/kernels/limit.h"
 #include "thinwire/memory/dgc_cuda.h"
 
@@ -158,43 +158,52 @@ __global__ void __launch_bounds__(threads)
                                   __popc(places.bits[at / 32] & ((1u << at % 32) - 1));
       on.pool.index[place] = tile.first + at;
       on.pool.value[place] = v.at[i];
-      v.at[i] = 0;
       if (has_u) {
         on.pool.velocity[place] = u.at[i];
         if (on.mask) u.at[i] = 0;
       }
+      v.at[i] = 0;
     }
   }
   if (has_u) store(on.u + tile.first, count, tile.first % 4 == 0, u);
   if (has_v) store(on.v + tile.first, count, tile.first % 4 == 0, v);
 }
 
-// Takes a void step back, tile by tile: survivors return; where this rank's gradient was beyond the
-// limit, the gradient leaves again, as take_out() in limit.h does it.
+// Survivors return; where this rank's gradient was beyond the limit, the gradient leaves again, as
+// take_out() in limit.h does it.
 template <typename E>
-__global__ void __launch_bounds__(threads)
-    conclude(const DgcDevice on, typename E::Stored* gradient, float fill, const Verdict* verdict) {
-  if (!verdict->void_step()) return;
-  const DgcTile tile = on.tiles[blockIdx.x];
-  const std::uint32_t from = on.offset[blockIdx.x], to = from + on.table[blockIdx.x].count;
+__device__ void take_back(const DgcDevice& on, std::uint32_t number, typename E::Stored* gradient,
+                          float fill, bool forget) {
+  const DgcTile tile = on.tiles[number];
+  const std::uint32_t from = on.offset[number], to = from + on.table[number].count;
   for (std::uint32_t i = from + threadIdx.x; i < to; i += threads) {
     const std::uint32_t at = on.ordered.index[i];
     if (on.v != nullptr) on.v[at] = on.ordered.value[i];
     if (on.u != nullptr) on.u[at] = on.ordered.velocity[i];
   }
   __syncthreads();
-  const bool forget = verdict->unsound != 0;
   const float scale = *on.scale;
   for (unsigned i = threadIdx.x; i < tile.count; i += threads) {
     const std::uint32_t at = tile.first + i;
     if (forget && on.v != nullptr) {
       const float d = scale * E::widen(gradient[at]);
-      on.v[at] = taken_out(on.accumulate, d, 0.0f, on.u == nullptr ? 0.0f : on.u[at], on.v[at]);
-      if (on.u != nullptr) on.u[at] = 0;
+      const Kept kept = taken_out({on.accumulate, on.momentum}, d, 0.0f,
+                                  {on.u == nullptr ? 0.0f : on.u[at], on.v[at]});
+      on.v[at] = kept.v;
+      if (on.u != nullptr) on.u[at] = kept.u;
     }
     gradient[at] = E::narrow(fill);
   }
   if (forget && threadIdx.x == 0) on.segments[tile.segment].threshold.value = 0;
+}
+
+// Takes a void step back. In others there is nothing to do, so few blocks look.
+template <typename E>
+__global__ void __launch_bounds__(threads)
+    conclude(const DgcDevice on, typename E::Stored* gradient, float fill, const Verdict* verdict) {
+  if (!verdict->void_step()) return;
+  for (std::uint32_t tile = blockIdx.x; tile < on.tile_count; tile += gridDim.x)
+    take_back<E>(on, tile, gradient, fill, verdict->unsound != 0);
 }
 
 __global__ void clip(float* scale, const double* squared_norm, double limit) {
@@ -273,6 +282,8 @@ void dgc_take_in(const DgcDevice& on, TensorView gradient, Verdict* verdict, Str
         return launch(take_in<E, Accumulate::momentum>);
       case Accumulate::nesterov:
         return launch(take_in<E, Accumulate::nesterov>);
+      case Accumulate::pool:
+        return launch(take_in<E, Accumulate::pool>);
     }
   });
   check_launch("dgc_take_in");
@@ -304,9 +315,10 @@ void dgc_average(const float* sum, float share, TensorView average, Verdict* ver
 void dgc_conclude(const DgcDevice& on, TensorView gradient, float fill, const Verdict* verdict,
                   Stream stream) {
   if (on.tile_count == 0) return;
+  constexpr std::uint32_t most = 264;
   with_element(gradient.dtype, "dgc", [&](auto element) {
     using E = decltype(element);
-    conclude<E><<<on.tile_count, threads, 0, handle_of(stream)>>>(
+    conclude<E><<<std::min(on.tile_count, most), threads, 0, handle_of(stream)>>>(
         on, static_cast<typename E::Stored*>(gradient.data), fill, verdict);
   });
   check_launch("dgc_conclude");

@@ -16,11 +16,11 @@
 namespace thinwire {
 
 struct DgcMemoryOptions {
-  Accumulate accumulate = Accumulate::momentum;
+  Accumulate accumulate = Accumulate::pool;
   float momentum = 0.9f;
   bool exact = false;      // exactly the largest elements, instead of a steered threshold
   bool per_layer = false;  // a quota and a threshold per parameter, instead of per bucket
-  bool mask = true;        // factor masking: sent elements lose their momentum
+  bool mask = false;       // sent elements lose their momentum: factor masking, as in the paper
 };
 
 // The largest number of survivors of a step at this density: the sum of the quotas' caps.
@@ -51,8 +51,8 @@ class DgcMemory {
   // Puts the survivors back: the memory is as if none had passed the threshold.
   void undo(const Survivors& survivors);
 
-  // After undo(): removes the gradient of the step from the memory. Momentum and thresholds
-  // restart.
+  // After undo(): removes the gradient of the step from the memory (take_out() in limit.h).
+  // Thresholds restart.
   void forget(std::span<const float> gradient, float scale);
 
   void visit_state(StateVisitor& visitor);
@@ -69,7 +69,7 @@ class DgcMemory {
 
   bool sweep(Segment& segment, DgcRule rule, std::span<const float> gradient, const Quota& quota,
              Survivors& out);
-  void restore(std::uint32_t index, float value, float velocity);
+  void restore(const Survivors& all, std::size_t i);  // puts one of them back
 
   Bucket bucket_;
   DgcMemoryOptions options_;

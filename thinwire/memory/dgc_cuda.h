@@ -67,7 +67,8 @@ struct SurvivorArrays {
 struct DgcDevice {
   Accumulate accumulate = Accumulate::momentum;
   float momentum = 0;
-  bool exact = false, mask = true;
+  bool exact = false;
+  bool mask = false;
   std::uint32_t tile_count = 0, segment_count = 0;
   std::uint32_t capacity = 0;  // of the pool for the pass; the reserve follows
   std::uint32_t elements = 0;

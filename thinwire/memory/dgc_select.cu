@@ -166,7 +166,8 @@ __device__ void take_unlisted(const DgcDevice& on, std::uint32_t t,
         on.pool.value[to] = value;
         if (on.v != nullptr) on.v[at] = 0;
         if (on.u != nullptr) {
-          on.pool.velocity[to] = on.u[at];
+          const float velocity = on.u[at];
+          on.pool.velocity[to] = velocity;
           if (on.mask) on.u[at] = 0;
         }
       }

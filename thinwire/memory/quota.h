@@ -27,7 +27,8 @@ struct Quota {
 struct Threshold {
   double value = 0;  // 0: unknown; every element but zeros passes
 
-  // Adapts the value after a pass in which `picked` elements passed it, of `wanted`.
+  // Adapts the value after a pass in which `picked` elements passed it, of `wanted`. Where there
+  // are no elements (0 of 0), an unknown one stays unknown.
   THINWIRE_HD void steer(std::size_t picked, std::size_t wanted) {
     const double share = static_cast<double>(picked) / static_cast<double>(wanted);
     if (share < 0.5) {

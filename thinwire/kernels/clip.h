@@ -1,4 +1,4 @@
-// dgc_rule.h: local clipping, for host and CUDA code.
+// clip.h: the factor of local clipping, for host and CUDA code.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
