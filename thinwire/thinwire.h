@@ -16,8 +16,10 @@
 #include "thinwire/compress/registry.h"    // the schemes
 #include "thinwire/exchange/kind.h"        // how gradients are combined: "split", "server:2"
 #include "thinwire/exchange/exchange.h"    // averages the buckets of a model, step by step
+#include "thinwire/exchange/virtual_exchange.h"  // all ranks of a job on one thread: simulation
 #include "thinwire/exchange/stream_exchange.h"  // the same for gradients in device memory
 #include "thinwire/exchange/replicas.h"    // checks that all workers have the same weights
 #include "thinwire/delay/delayed.h"        // delayed averaging: training does not wait for the link
+#include "thinwire/delay/stream_delayed.h"  // the same for weights in device memory
 #include "thinwire/kernels/sgd.h"          // the optimizer step for dgc, with weight decay
 // clang-format on

@@ -64,8 +64,37 @@ TEST(C10dCost, OfLongSums) {
   EXPECT_EQ(without_lead(c10d_cost, sum_of(4 * kMega - 4), 0, 4).steps, 2u);
   EXPECT_EQ(c10d_cost(sum_of(400 * kMega), {}, 0, 4).piece, 100 * kMega / 8)
       << "8 segments at most";
-  EXPECT_EQ(segments_of(0), 1u);
-  EXPECT_EQ(segments_of(kMega), 4u);
+  EXPECT_EQ(segments_of(kMega, 4), 4u);
+}
+
+// Shares of 32 kB or more travel in two segments, if more than two ranks meet.
+TEST(C10dCost, OfSumsInSegments) {
+  constexpr std::size_t kShare = 32 << 10;
+  EXPECT_EQ(segments_of(0, 4), 1u);
+  EXPECT_EQ(segments_of(kShare - 1, 4), 1u);
+  EXPECT_EQ(segments_of(kShare, 4), 2u);
+  EXPECT_EQ(segments_of(kShare, 2), 1u);
+  EXPECT_EQ(segments_of(2 * kMega, 2), 8u);
+  EXPECT_EQ(without_lead(c10d_cost, sum_of(4 * kShare), 0, 4),
+            (Cost{2, 6 * kShare * 11 / 10, 6 * kShare, 6 * kShare, 3 * kShare / 2}));
+  EXPECT_EQ(without_lead(c10d_cost, sum_of(4 * kShare - 16), 0, 4).piece, 0u);
+}
+
+// Messages of 32 kB and more, where more than two ranks meet, take a tenth longer than their bytes.
+TEST(C10dCost, OfFlowsThatMeet) {
+  constexpr std::size_t kLong = 32 << 10;
+  const auto path_of = [](Kind kind, std::vector<std::size_t> sizes) {
+    const std::vector<std::size_t> mine(sizes.size(), 0);
+    const int ranks = static_cast<int>(sizes.size());
+    return c10d_cost({.kind = kind}, {.mine_sizes = mine, .sizes = sizes}, 0, ranks).path;
+  };
+  EXPECT_EQ(path_of(Kind::all_gather, {0, kLong, 7}), 2 * kLong + 2 * kLong / 10);
+  EXPECT_EQ(path_of(Kind::all_gather, {0, kLong - 1, 7}), 2 * (kLong - 1));
+  EXPECT_EQ(path_of(Kind::all_gather, {0, kLong}), kLong);
+  EXPECT_EQ(path_of(Kind::all_to_all, {0, kLong, 7}), kLong + 7 + (kLong + 7) / 10);
+  EXPECT_EQ(path_of(Kind::all_to_all, {0, kLong}), kLong);
+  EXPECT_EQ(c10d_cost(sum_of(2 * kLong), {}, 0, 2).path, 2 * kLong);
+  EXPECT_EQ(c10d_cost(sum_of(3 * kMega), {}, 0, 3).path, 4 * kMega) << "a ring has one flow";
 }
 
 // With 4 ranks, the root sends to 1 and 2 at once. Both have it after two messages; then 2

@@ -12,7 +12,9 @@
 #include <thread>
 #include <vector>
 
+#include "thinwire/comm/cost.h"
 #include "thinwire/comm/group.h"
+#include "thinwire/comm/reduce.h"
 #include "thinwire/core/error.h"
 #include "thinwire/core/half.h"
 #include "thinwire/core/random.h"
@@ -140,6 +142,34 @@ inline void all_reduce_is_identical_on_special_values(Group& group, ReduceOp op)
   if (op == ReduceOp::max)
     require(group, group.size() == 1 || !std::signbit(values[4]), "max of -0, 0");
   require_identical(group, Buffer(bytes.begin(), bytes.end()), "all_reduce of special values");
+}
+
+// c10d adds share s of a buffer in the order of ranks s, s + 1, ..., s - 1, whatever the algorithm:
+// by shares, around a ring (from a megabyte per rank on), or swapped between two ranks. The local
+// engine does the same.
+inline void sums_add_in_the_order_of_shares(Group& group, std::size_t count) {
+  const std::size_t n = size_of_group(group), bytes = count * sizeof(float);
+  std::vector<float> mine(count);
+  for (std::size_t i = 0; i < count; ++i)
+    mine[i] = std::exp2(static_cast<float>(random_below(3, i + rank_of(group), 30))) *
+              (random_unit(5 + rank_of(group), i) - 0.5f);
+  Buffer all(n * bytes), sum;
+  std::vector<std::size_t> sizes(n);
+  group.all_gather(std::as_bytes(std::span(mine)), bytes, all, sizes, {}).wait();
+  for (std::size_t s = 0; s < n; ++s) {
+    const auto share = static_cast<int>(s), ranks = group.size();
+    const std::size_t start = s == 0 ? 0 : share_end(bytes, sizeof(float), share - 1, ranks);
+    const std::size_t end = share_end(bytes, sizeof(float), share, ranks);
+    const auto of_rank = [&](std::size_t r) {
+      return Bytes(all).subspan(r % n * bytes + start, end - start);
+    };
+    for (std::size_t r = s + 1; r < s + n; ++r)
+      reduce_into(of_rank(s), of_rank(r), DType::f32, ReduceOp::sum);
+    sum.insert(sum.end(), of_rank(s).begin(), of_rank(s).end());
+  }
+  group.all_reduce(std::as_writable_bytes(std::span(mine)), DType::f32, ReduceOp::sum, {}).wait();
+  require(group, std::ranges::equal(std::as_bytes(std::span(mine)), sum),
+          "order of additions in a sum of ", count);
 }
 
 // Sums saturate instead of wrapping, so a vote keeps its sign.

@@ -120,11 +120,12 @@ TEST(LinkPrice, ByHand) {
 
 // Six steps of 144800 bytes, each of which begins after a piece of the previous one. The latency
 // overlaps with the bytes, except that of the last step, until it is as long as the rest of a step.
+// Then the last piece of the first step has every latency, and passes each later step alone.
 TEST(LinkPrice, LatencyHidesBehindLongSteps) {
   const Cost ring{.steps = 6, .path = 6 * 144'800, .piece = 14'480};
   EXPECT_DOUBLE_EQ(Link::parse("8mbit,10ms").seconds(ring), 6 * 0.1514 + 0.010);
   EXPECT_DOUBLE_EQ(Link::parse("8mbit,130ms").seconds(ring), 6 * 0.1514 + 0.130);
-  EXPECT_DOUBLE_EQ(Link::parse("8mbit,200ms").seconds(ring), 6 * (0.01514 + 0.200));
+  EXPECT_DOUBLE_EQ(Link::parse("8mbit,200ms").seconds(ring), 0.1514 + 5 * 0.01514 + 6 * 0.200);
   Cost late = ring;
   late.lead = 2;  // before all bytes, so it overlaps with none
   EXPECT_DOUBLE_EQ(Link::parse("8mbit,10ms").seconds(late), 6 * 0.1514 + 0.030);

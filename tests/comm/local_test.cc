@@ -22,6 +22,12 @@ TEST_P(Local, AllReduce) { run_local(GetParam(), laws::all_reduce_laws); }
 TEST_P(Local, Gather) { run_local(GetParam(), laws::gather_laws); }
 TEST_P(Local, Broadcast) { run_local(GetParam(), laws::broadcast_laws); }
 TEST_P(Local, Order) { run_local(GetParam(), laws::order_laws); }
+TEST_P(Local, SumsInTheOrderOfShares) {
+  run_local(GetParam(), [](Group& group) {
+    laws::sums_add_in_the_order_of_shares(group, 2);  // some shares are empty
+    laws::sums_add_in_the_order_of_shares(group, 50'001);
+  });
+}
 
 // Sums in rank order: the only result that does not depend on who arrives when.
 TEST_P(Local, ReducesInRankOrder) {

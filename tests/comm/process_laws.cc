@@ -28,33 +28,6 @@ void long_all_reduce(Group& group) {
   laws::all_reduce_is_identical_when_it_rounds(group, DType::f16, 765'431);
 }
 
-// c10d adds share s of a buffer in the order of ranks s, s + 1, ..., s - 1, whatever the algorithm:
-// by shares, around a ring (from a megabyte per rank on), or swapped between two ranks.
-void order_of_additions(Group& group, std::size_t count) {
-  const std::size_t n = laws::size_of_group(group), bytes = count * sizeof(float);
-  std::vector<float> mine(count);
-  for (std::size_t i = 0; i < count; ++i)
-    mine[i] = std::exp2(static_cast<float>(random_below(3, i + laws::rank_of(group), 30))) *
-              (random_unit(5 + laws::rank_of(group), i) - 0.5f);
-  laws::Buffer all(n * bytes), sum;
-  std::vector<std::size_t> sizes(n);
-  group.all_gather(std::as_bytes(std::span(mine)), bytes, all, sizes, {}).wait();
-  for (std::size_t s = 0; s < n; ++s) {
-    const auto share = static_cast<int>(s), ranks = group.size();
-    const std::size_t start = s == 0 ? 0 : share_end(bytes, sizeof(float), share - 1, ranks);
-    const std::size_t end = share_end(bytes, sizeof(float), share, ranks);
-    const auto of_rank = [&](std::size_t r) {
-      return Bytes(all).subspan(r % n * bytes + start, end - start);
-    };
-    for (std::size_t r = s + 1; r < s + n; ++r)
-      reduce_into(of_rank(s), of_rank(r), DType::f32, ReduceOp::sum);
-    sum.insert(sum.end(), of_rank(s).begin(), of_rank(s).end());
-  }
-  group.all_reduce(std::as_writable_bytes(std::span(mine)), DType::f32, ReduceOp::sum, {}).wait();
-  laws::require(group, std::ranges::equal(std::as_bytes(std::span(mine)), sum),
-                "order of additions in a sum of ", count);
-}
-
 void require_cost(const Group& group, Pending pending, const Cost& expected, const char* what) {
   pending.wait();
   const Cost& cost = pending.cost();
@@ -97,9 +70,9 @@ int body(Group& group) {
   all_laws(group);
   long_all_reduce(group);
   if (group.name() == "c10d") {
-    order_of_additions(group, 1001);
+    laws::sums_add_in_the_order_of_shares(group, 1001);
     if (group.size() <= 3)  // with 8 ranks this would be too much data
-      order_of_additions(group, laws::size_of_group(group) * 262'144 + 5);
+      laws::sums_add_in_the_order_of_shares(group, laws::size_of_group(group) * 262'144 + 5);
   }
   // Pieces of 4 KiB, like messages beyond 2^31 bytes under MPI. A law with 35003 elements has
   // dozens.

@@ -2,7 +2,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "thinwire/core/buffer.h"
 
+#include <cuda.h>
+
 #include <numeric>
+#include <thread>
 
 #include "tests/cuda/device.h"
 
@@ -32,6 +35,46 @@ TEST_F(BufferOnDevice, EventOrdersTwoStreams) {
   event.record({});
   event.wait();
   EXPECT_TRUE(event.done());
+}
+
+// A thread that has used no device: what a scope needs, it brings, and it leaves nothing behind. On
+// a machine with several GPUs the first would otherwise get a context of every rank.
+TEST_F(BufferOnDevice, AScopeLeavesNoDeviceBehind) {
+  void* found = nullptr;
+  cudaDriverEntryPointQueryResult result{};
+#if CUDART_VERSION >= 12050
+  cudaGetDriverEntryPointByVersion("cuCtxGetCurrent", &found, 12000, cudaEnableDefault, &result);
+#else
+  cudaGetDriverEntryPoint("cuCtxGetCurrent", &found, cudaEnableDefault, &result);
+#endif
+  ASSERT_NE(found, nullptr);
+  const auto current = [found] {
+    CUcontext context{};
+    reinterpret_cast<CUresult (*)(CUcontext*)>(found)(&context);
+    return context;
+  };
+  std::thread([&] {
+    EXPECT_EQ(current(), nullptr);
+    std::vector<std::uint8_t> values(1001, 7);
+    {
+      const Buffer memory(Place::cuda, values.size(), gpu);
+      const Buffer pinned(Place::pinned, values.size(), gpu);
+      const OwnStream own(gpu);
+      Event event(gpu);
+      EXPECT_EQ(current(), nullptr);
+      const DeviceScope scope(gpu);
+      int device = -1;
+      EXPECT_EQ(cudaGetDevice(&device), cudaSuccess);
+      EXPECT_EQ(device, gpu.index);
+      own.zero(memory.data(), memory.size());
+      own.copy(pinned.data(), memory.data(), memory.size());
+      event.record(own.get());
+      event.wait();
+      std::copy_n(pinned.as<std::uint8_t>(), values.size(), values.data());
+    }
+    EXPECT_EQ(values, std::vector<std::uint8_t>(1001));
+    EXPECT_EQ(current(), nullptr);
+  }).join();
 }
 
 }  // namespace

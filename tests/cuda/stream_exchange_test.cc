@@ -65,8 +65,15 @@ TEST_P(StreamsOnGpu, OfHalvesHaveTheBitsOfTheCpu) {
     });
 }
 
-INSTANTIATE_TEST_SUITE_P(Registry, StreamsOnGpu,
-                         ::testing::ValuesIn(stream_configs(Device::Kind::cuda)), config_name);
+TEST_P(StreamsOnGpu, OfHalvesInStripesHaveTheBitsOfTheCpu) {
+  for (const ExchangeKind& kind : striped_kinds(config_))
+    run_local(3, [&](Group& group) {
+      law_halves(group, config_, types[2], {group, nullptr, first_gpu}, {.kind = kind});
+    });
+}
+
+INSTANTIATE_TEST_SUITE_P(Registry, StreamsOnGpu, ::testing::ValuesIn(stream_configs()),
+                         config_name);
 
 TEST(StreamExchangeOnGpu, DamageNamesTheRankAndLosesNothing) {
   if (!has_cuda()) GTEST_SKIP() << "this machine has no GPU";
@@ -77,19 +84,6 @@ TEST(StreamExchangeOnGpu, SkipsAnAverageThatF16CannotHold) {
   if (!has_cuda()) GTEST_SKIP() << "this machine has no GPU";
   for (const int ranks : {1, 2})
     run_local(ranks, [](Group& group) { law_overflow_on({group, nullptr, first_gpu}); });
-}
-
-TEST(StreamExchangeOnGpu, RefusesOtherSchemes) {
-  if (!has_cuda()) GTEST_SKIP() << "this machine has no GPU";
-  run_local(1, [](Group& group) {
-    const std::vector<Bucket> one = {Bucket{0, {{"w", 0, 4096, {64, 64}}}}};
-    for (const Scheme* scheme : schemes()) {
-      const std::string text = error_of([&] {
-        StreamExchange(StreamLink{group, nullptr, first_gpu}, one, Config{scheme->name, {}});
-      });
-      EXPECT_EQ(text.empty(), scheme->cuda) << scheme->name << ": " << text;
-    }
-  });
 }
 
 }  // namespace

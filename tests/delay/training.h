@@ -62,6 +62,29 @@ struct Task {
     update();
   }
 
+  // Second moments, as Adam has them; some fall to 0, where a correction makes them negative.
+  void follow_moments(std::uint64_t number) {
+    for (std::size_t b = 0; b < buckets.size(); ++b) {
+      for (std::size_t i = 0; i < moments[b].size(); ++i) {
+        moments[b][i] = 0.9f * moments[b][i] + 0.1f * (gradients[b][i] * gradients[b][i]);
+        if ((number + i) % 5 == 0) moments[b][i] = 0;
+      }
+    }
+  }
+
+  // Whether this worker takes no part in the round that ends with this step.
+  bool misses(std::uint64_t number) const {
+    return (number + static_cast<std::uint64_t>(rank)) % 11 == 3;
+  }
+
+  void visit_state(StateVisitor& visitor) {
+    for (std::size_t b = 0; b < buckets.size(); ++b) {
+      visit_by_parameter(visitor, buckets[b], "velocity", velocity[b], Share::local);
+      visit_by_parameter(visitor, buckets[b], "replayed", replayed[b], Share::local);
+      visit_by_parameter(visitor, buckets[b], "squares", moments[b], Share::local);
+    }
+  }
+
   void move(std::span<const float> g, std::vector<float>& v, std::span<float> w) const {
     for (std::size_t i = 0; i < w.size(); ++i) {
       v[i] = momentum * v[i] + g[i];
@@ -119,17 +142,12 @@ class Training {
       task_.compute(step);
       if (setting_.correction.starts_with("published")) delayed_.correct(views(task_.gradients));
       task_.update();
-      const bool missed = (step + static_cast<std::uint64_t>(task_.rank)) % 11 == 3;
-      delayed_.finish_step(!missed);
+      delayed_.finish_step(!task_.misses(step));
     }
   }
 
   void visit_state(StateVisitor& visitor) {
-    for (std::size_t b = 0; b < task_.buckets.size(); ++b) {
-      const Bucket& bucket = task_.buckets[b];
-      visit_by_parameter(visitor, bucket, "velocity", task_.velocity[b], Share::local);
-      visit_by_parameter(visitor, bucket, "replayed", task_.replayed[b], Share::local);
-    }
+    task_.visit_state(visitor);
     delayed_.visit_state(visitor);
   }
 

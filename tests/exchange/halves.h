@@ -80,15 +80,15 @@ inline StepResult step_of(StreamExchange& exchange, const std::vector<Bucket>& b
 }
 
 // Law: a StreamExchange has the averages, the skipped steps and the states of an Exchange.
-inline void law_halves(Group& group, const Config& config, const Types& all,
-                       const StreamLink& link) {
+inline void law_halves(Group& group, const Config& config, const Types& all, const StreamLink& link,
+                       const ExchangeOptions& options = {}) {
   const std::string what = config.str() + text_of(all);
   const auto buckets = buckets_of(all);
   std::vector<Narrow> averages;
   std::vector<std::vector<std::byte>> states;
   std::vector<bool> skipped;
   {
-    Exchange exchange(group, buckets, config);
+    Exchange exchange(group, buckets, config, options);
     for (std::uint64_t step = 0; step < 8; ++step) {
       averages.push_back(narrowed(buckets, course_gradient(group, buckets, step)));
       skipped.push_back(step_of(exchange, buckets, averages.back()).skipped);
@@ -97,7 +97,7 @@ inline void law_halves(Group& group, const Config& config, const Types& all,
   }
   Model filled;
   for (const Bucket& bucket : buckets) filled.emplace_back(bucket.elements(), 0.5f);
-  StreamExchange exchange(link, buckets, config);
+  StreamExchange exchange(link, buckets, config, options);
   for (std::uint64_t step = 0; step < 8; ++step) {
     Narrow narrow = narrowed(buckets, course_gradient(group, buckets, step));
     ASSERT_EQ(step_of(exchange, buckets, narrow, link.device, 0.5f).skipped, skipped[step]) << what;

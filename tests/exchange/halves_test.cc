@@ -211,6 +211,18 @@ TEST(Halves, ABadOneUndoesTheOtherBuckets) {
   }
 }
 
+// Stripes widen a whole bucket on a device too.
+TEST(Halves, InStripesOverStreamsAreAsInAnExchange) {
+  for (const char* text : {"dgc:density=0.02", "int8", "threshold"}) {
+    for (const char* kind : {"split", "server:1"}) {
+      const ExchangeOptions options{.kind = ExchangeKind::parse(kind)};
+      run_local(3, [&](Group& group) {
+        law_halves(group, Config::parse(text), types[2], {group}, options);
+      });
+    }
+  }
+}
+
 // A scheme whose collective runs in the gradient's own memory gets memory of its own for it.
 TEST(Halves, SumsInPlaceAreWidenedToo) {
   run_local(3, [](Group& group) {

@@ -116,14 +116,14 @@ TEST(Sparse, EverythingSentIsTheMean) {
   });
 }
 
-// Momentum correction against double precision. When everything is sent in each step, masking
-// clears u. So send rarely, and compare the residual with the recurrence of the paper.
+// Momentum correction against double precision: send rarely, and compare the residual with the
+// recurrence of the paper.
 TEST(Dgc, MomentumCorrectionIsThePapers) {
   const std::size_t count = 500;
   for (const bool nesterov : {false, true}) {
-    const Config config =
-        Config::parse(std::string("dgc:density=0.002,values=f32,select=exact,momentum=0.8") +
-                      (nesterov ? ",nesterov=on" : ""));
+    const Config config = Config::parse(
+        std::string("dgc:density=0.002,values=f32,select=exact,mask=on,momentum=0.8") +
+        (nesterov ? ",nesterov=on" : ""));
     run_local(1, [&](Group& group) {
       Exchange exchange(group, {Bucket::single(0, "w", count)}, config);
       std::vector<double> u(count), v(count);

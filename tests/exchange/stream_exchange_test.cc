@@ -13,6 +13,7 @@
 #include "thinwire/compress/registry.h"
 #include "thinwire/exchange/as_device.h"
 #include "thinwire/exchange/striped.h"
+#include "thinwire/exchange/through_host.h"
 
 namespace thinwire {
 namespace {
@@ -95,29 +96,49 @@ TEST_P(Streams, FusedHaveTheBitsOfAnExchange) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Registry, Streams, ::testing::ValuesIn(stream_configs(Device::Kind::cpu)),
-                         config_name);
+INSTANTIATE_TEST_SUITE_P(Registry, Streams, ::testing::ValuesIn(stream_configs()), config_name);
+
+// Law: with compressors that somebody has made, a step has the bits of an Exchange.
+template <typename Make>
+void expect_same_with(Group& group, const Config& config, const ExchangeOptions& options,
+                      const Make& make) {
+  const auto buckets = awkward_buckets();
+  std::vector<std::unique_ptr<Compressor>> compressors;
+  for (const Bucket& bucket : buckets)
+    compressors.push_back(make(bucket, Site{group.rank(), group.size()}));
+  Exchange plain(group, buckets, config, options);
+  StreamExchange streams({group}, buckets, std::move(compressors), "stand-in");
+  for (std::uint64_t step = 0; step < 8; ++step) {
+    Model a = course_gradient(group, buckets, step), b = a;
+    ASSERT_EQ(take_step(plain, a, 0).skipped, take_step(streams, b, step, {}).skipped);
+    for (std::size_t i = 0; i < a.size(); ++i)
+      ASSERT_TRUE(same_bits(a[i], b[i])) << config.str() << " " << step;
+  }
+  ASSERT_EQ(bytes_of_state(streams), serialize(state_of(plain)));
+}
 
 // A striped compressor of the CPU as a whole: lengths of pieces become words in memory.
 TEST(StreamExchange, AStandInScattersToo) {
-  run_local(3, [](Group& group) {
-    const auto buckets = awkward_buckets();
-    const Config config = Config::parse("dgc:density=0.02");
-    const ExchangeKind kind = ExchangeKind::parse("split");
-    std::vector<std::unique_ptr<Compressor>> compressors;
-    for (const Bucket& bucket : buckets)
-      compressors.push_back(as_device(std::make_unique<StripedCompressor>(
-                                          config, kind, bucket, Site{group.rank(), group.size()}),
-                                      bucket.id));
-    Exchange plain(group, buckets, config, {.kind = kind});
-    StreamExchange streams({group}, buckets, std::move(compressors), "stand-in");
-    for (std::uint64_t step = 0; step < 8; ++step) {
-      Model a = course_gradient(group, buckets, step), b = a;
-      ASSERT_EQ(take_step(plain, a, 0).skipped, take_step(streams, b, step, {}).skipped);
-      for (std::size_t i = 0; i < a.size(); ++i) ASSERT_TRUE(same_bits(a[i], b[i])) << step;
-    }
-    ASSERT_EQ(bytes_of_state(streams), serialize(state_of(plain)));
+  const Config config = Config::parse("dgc:density=0.02");
+  const ExchangeKind kind = ExchangeKind::parse("split");
+  run_local(3, [&](Group& group) {
+    expect_same_with(group, config, {.kind = kind}, [&](const Bucket& bucket, const Site& site) {
+      return as_device(std::make_unique<StripedCompressor>(config, kind, bucket, site), bucket.id);
+    });
   });
+}
+
+// Schemes that work on the host while gradients are on a device: here both are the same.
+TEST(StreamExchange, ThroughTheHostHasTheBitsOfAnExchange) {
+  for (const char* text : {"atomo", "qsgd:form=coded,memory=residual", "dense", "fp16",
+                           "csc:density=0.1", "dgc:density=0.02,clip=0.5"}) {
+    const Config config = Config::parse(text);
+    run_local(2, [&](Group& group) {
+      expect_same_with(group, config, {}, [&](const Bucket& bucket, const Site& site) {
+        return through_host(make_compressor(config, bucket, site), bucket, site.device);
+      });
+    });
+  }
 }
 
 // Records the kinds of collectives as they are issued.

@@ -141,8 +141,10 @@ double Link::wire_seconds(std::uint64_t bytes) const {
 
 double Link::lag(const Cost& cost, double first, double all) const {
   if (cost.piece == 0) return all;
-  const double pieces = static_cast<double>(cost.steps) * wire_seconds(cost.piece);
-  return std::max(first, all + pieces - wire_seconds(cost.path));
+  // The last piece leaves at the end of the first step, and passes each later step alone.
+  const auto steps = static_cast<double>(cost.steps);
+  const double path = wire_seconds(cost.path);
+  return std::max(first, all + path / steps + (steps - 1) * wire_seconds(cost.piece) - path);
 }
 
 double average_seconds(const Link& link, int workers, std::uint64_t bytes, unsigned collectives,

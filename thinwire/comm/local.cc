@@ -2,8 +2,8 @@
 //
 // Each rank numbers its collectives, and calls with equal numbers meet in one Operation. After the
 // last rank has arrived, the first rank that looks moves the data for everyone, under the hub's
-// lock and in rank order, so results do not depend on timing. Ranks keep their own buffers: a rank
-// that leaves an unfinished operation says so under the same lock, and nobody touches that
+// lock and in a fixed order, so results do not depend on timing. Ranks keep their own buffers: a
+// rank that leaves an unfinished operation says so under the same lock, and nobody touches that
 // operation again.
 // SPDX-License-Identifier: Apache-2.0
 #include "thinwire/comm/local.h"
@@ -55,16 +55,12 @@ struct Operation {
 
 // The data movement of each kind; all parts have arrived.
 void move_reduce(std::vector<Part>& parts) {
-  constexpr std::size_t block = 1 << 16;  // stays in cache while all ranks add to it
+  std::vector<ConstBytes> all;
+  for (const Part& part : parts) all.push_back(part.operands.data);
   const Call& call = parts[0].call;
-  std::vector<std::byte> memory(std::min(block, call.bytes));
-  for (std::size_t at = 0; at < call.bytes; at += block) {
-    const Bytes sum = Bytes(memory).first(std::min(block, call.bytes - at));
-    copy(parts[0].operands.data.subspan(at, sum.size()), sum);
-    for (std::size_t r = 1; r < parts.size(); ++r)
-      reduce_into(sum, parts[r].operands.data.subspan(at, sum.size()), call.dtype, call.op);
-    for (Part& part : parts) copy(sum, part.operands.data.subspan(at, sum.size()));
-  }
+  reduce_ranks(all, call.dtype, call.op, [&](std::size_t at, ConstBytes result) {
+    for (const Part& part : parts) copy(result, part.operands.data.subspan(at));
+  });
 }
 
 void move_pieces(std::vector<Part>& parts) {

@@ -7,7 +7,9 @@
 #include <cstdint>
 #include <cstring>
 #include <limits>
+#include <vector>
 
+#include "thinwire/comm/cost.h"
 #include "thinwire/core/half.h"
 #include "thinwire/kernels/cast.h"
 
@@ -93,6 +95,36 @@ void reduce_into(Bytes into, ConstBytes from, DType dtype, ReduceOp op) {
       return loop_plain<std::int8_t>(into, from, op);
     case DType::i32:
       return loop_plain<std::int32_t>(into, from, op);
+  }
+}
+
+namespace {
+
+using Give = std::function<void(std::size_t at, ConstBytes result)>;
+
+// Combines bytes [from, to) in the order of ranks first, first + 1, ..., first - 1.
+void reduce_share(std::span<const ConstBytes> parts, std::size_t first, std::size_t from,
+                  std::size_t to, DType dtype, ReduceOp op, const Give& give) {
+  constexpr std::size_t block = 1 << 16;  // stays in cache while all ranks add to it
+  std::vector<std::byte> memory(std::min(block, to - from));
+  for (std::size_t at = from; at < to; at += block) {
+    const Bytes sum = Bytes(memory).first(std::min(block, to - at));
+    std::ranges::copy(parts[first].subspan(at, sum.size()), sum.begin());
+    for (std::size_t r = first + 1; r < first + parts.size(); ++r)
+      reduce_into(sum, parts[r % parts.size()].subspan(at, sum.size()), dtype, op);
+    give(at, sum);
+  }
+}
+
+}  // namespace
+
+void reduce_ranks(std::span<const ConstBytes> parts, DType dtype, ReduceOp op, const Give& give) {
+  const auto ranks = static_cast<int>(parts.size());
+  std::size_t from = 0;
+  for (int share = 0; share < ranks; ++share) {
+    const std::size_t to = share_end(parts[0].size(), size_of(dtype), share, ranks);
+    reduce_share(parts, static_cast<std::size_t>(share), from, to, dtype, op, give);
+    from = to;
   }
 }
 

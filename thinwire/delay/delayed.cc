@@ -5,15 +5,14 @@
 #include <algorithm>
 #include <chrono>
 #include <cmath>
-#include <deque>
 #include <utility>
 
 #include "thinwire/core/crc32c.h"
 #include "thinwire/core/error.h"
-#include "thinwire/delay/fit.h"
 #include "thinwire/delay/ledger.h"
 #include "thinwire/delay/pipeline.h"
 #include "thinwire/delay/published.h"
+#include "thinwire/delay/schedule.h"
 #include "thinwire/exchange/agreement.h"
 
 namespace thinwire {
@@ -21,19 +20,6 @@ namespace {
 
 // The number of rounds that a measurement of the delay takes: enough to see the jitter of a link.
 constexpr std::uint64_t measured_rounds = 8;
-
-// Adds buckets for the moments after those of the weights, with their own names.
-std::vector<Bucket> with_moments(std::vector<Bucket> buckets, bool moments) {
-  if (!moments) return buckets;
-  const std::size_t count = buckets.size();
-  for (std::size_t i = 0; i < count; ++i) {
-    Bucket bucket = buckets[i];
-    bucket.id = static_cast<std::uint16_t>(count + i);
-    for (Parameter& parameter : bucket.parameters) parameter.name += "/moment";
-    buckets.push_back(std::move(bucket));
-  }
-  return buckets;
-}
 
 }  // namespace
 
@@ -50,9 +36,9 @@ class DelayedAverage::Impl {
   void visit_state(StateVisitor& visitor);
 
   Pipeline& pipeline() { return *pipeline_; }
-  std::uint64_t delay() const { return delay_; }
-  std::uint64_t steps() const { return step_; }
-  std::uint64_t in_flight() const { return closed_.size(); }
+  std::uint64_t delay() const { return schedule_.delay(); }
+  std::uint64_t steps() const { return schedule_.steps(); }
+  std::uint64_t in_flight() const { return schedule_.in_flight(); }
   std::vector<double> lead(std::size_t bucket) const { return ledgers_[bucket].lead(); }
 
  private:
@@ -74,11 +60,7 @@ class DelayedAverage::Impl {
   std::vector<Ledger> ledgers_;  // of the weights, then of the moments
   std::vector<Published> published_;
   std::unique_ptr<Pipeline> pipeline_;
-  std::uint64_t delay_ = 0, step_ = 0, opened_ = 0, closed_rounds_ = 0;
-  struct Closed {
-    std::uint64_t at, steps;  // the step when it was closed, and its number of steps
-  };
-  std::deque<Closed> closed_;     // rounds in flight
+  Schedule schedule_;
   std::uint64_t timed_ = 0;       // rounds timed so far, while D is measured
   double slowest_ = 0;            // seconds of the slowest such round
   std::uint64_t steps_here_ = 0;  // steps of this run, without those before a loaded state
@@ -94,18 +76,9 @@ DelayedAverage::Impl::Impl(Group& group, const std::vector<Bucket>& buckets, con
       moments_(moments),
       options_(options),
       replay_(std::move(replay)),
-      delay_(options.delay) {
-  options.check();
-  check_scheme(options, config, !moments.empty());
-  for (const Bucket& bucket : buckets)
-    if (bucket.dtype != DType::f32)
-      fail("delay: bucket ", bucket.id, " is of ", name_of(bucket.dtype), "; updates are ",
-           "differences of weights, too small for it: keep the weights in f32");
-  check_agreement(group, buckets_,
-                  "delay " + options.delay_str() + ", " + std::to_string(options.local_steps) +
-                      " local steps, correction " + options.correction_str() + ", momentum " +
-                      std::to_string(options.momentum) + ", anchors compared every " +
-                      std::to_string(options.check_every) + " steps");
+      schedule_(options) {
+  check_delayed(options, config, buckets, !moments.empty());
+  check_agreement(group, buckets_, description_of(options));
   if (weights.size() != buckets.size() || (!moments.empty() && moments.size() != buckets.size()))
     fail("delay: expected ", buckets.size(), " arrays, got ", weights.size(), " of weights and ",
          moments.size(), " of moments");
@@ -119,10 +92,7 @@ DelayedAverage::Impl::Impl(Group& group, const std::vector<Bucket>& buckets, con
     else
       ledgers_.emplace_back(options, buckets_[b], weights[b], group.size());
   }
-  // Moments cannot become unstable, so they use the plain ledger with every correction.
-  DelayOptions plain = options;
-  if (options.correction != Correction::none) plain.correction = Correction::ledger;
-  plain.share = plain.pace = plain.clip = plain.rate = 0;
+  const DelayOptions plain = of_moments(options);
   for (std::size_t b = 0; b < moments.size(); ++b)
     ledgers_.emplace_back(plain, buckets_[buckets.size() + b], moments[b], group.size());
   pipeline_ = std::make_unique<Pipeline>(group, buckets_, config, options.rounds_in_flight(),
@@ -142,9 +112,9 @@ void DelayedAverage::Impl::finish_step(bool take_part) {
 // Applies due rounds twice: first to make room in flight, and again for rounds without delay.
 void DelayedAverage::Impl::advance(bool take_part, const Arrays& gradients) {
   if (steps_here_++ == 0) first_step_ = std::chrono::steady_clock::now();
-  ++step_;
+  schedule_.begin_step();
   take_in_due(gradients);
-  if (step_ - opened_ >= options_.local_steps) {
+  if (schedule_.closes()) {
     close_round(take_part);
   } else {
     for (Ledger& ledger : ledgers_) ledger.step();
@@ -157,9 +127,9 @@ void DelayedAverage::Impl::advance(bool take_part, const Arrays& gradients) {
 void DelayedAverage::Impl::drain() {
   Message gradients = room();  // the published correction's part of a next step, which is not taken
   const Arrays further(gradients.begin(), gradients.end());
-  while (closed_.size() >= options_.rounds_in_flight()) take_in(further);
+  while (schedule_.in_flight() >= options_.rounds_in_flight()) take_in(further);
   close_round(true);  // sends the steps since the last round, and rounds that a worker left out
-  while (!closed_.empty()) take_in(further);
+  while (schedule_.in_flight() > 0) take_in(further);
   for (Ledger& ledger : ledgers_) ledger.come_home();
   for (Published& books : published_) books.come_home();
 }
@@ -174,16 +144,13 @@ void DelayedAverage::Impl::close_round(bool take_part) {
   Message message = room();
   for (std::size_t b = 0; b < ledgers_.size(); ++b) ledgers_[b].close(message[b], take_part);
   for (std::size_t b = 0; b < published_.size(); ++b) published_[b].close(message[b]);
-  pipeline_->start(std::move(message), digests(), step_);
-  closed_.push_back({step_, step_ - opened_});
-  opened_ = step_;
+  pipeline_->start(std::move(message), digests(), schedule_.steps());
+  schedule_.close();
 }
 
 // Checksums of the anchors, which must be the same on all ranks after the same number of rounds.
 std::vector<std::uint32_t> DelayedAverage::Impl::digests() {
-  const std::uint64_t rounds =
-      std::max<std::uint64_t>(1, options_.check_every / options_.local_steps);
-  if (options_.check_every == 0 || closed_rounds_++ % rounds != 0) return {};
+  if (!schedule_.compares()) return {};
   std::vector<std::uint32_t> sums;
   for (std::size_t b = 0; b < buckets_.size(); ++b)
     sums.push_back(crc32c(std::as_bytes(anchor(b))));
@@ -191,13 +158,12 @@ std::vector<std::uint32_t> DelayedAverage::Impl::digests() {
 }
 
 void DelayedAverage::Impl::take_in_due(const Arrays& gradients) {
-  while (!closed_.empty() && step_ >= closed_.front().at + delay_) take_in(gradients);
+  while (schedule_.is_due()) take_in(gradients);
 }
 
 void DelayedAverage::Impl::take_in(const Arrays& gradients) {
   Round round = pipeline_->take();
-  const Closed closed = closed_.front();
-  closed_.pop_front();
+  const Schedule::Closed closed = schedule_.take();
   std::vector<Ledger::Due> due;
   for (std::size_t b = 0; b < ledgers_.size(); ++b) {
     const std::span<const float> own = options_.book_b ? round.own[b] : std::span<const float>();
@@ -242,7 +208,7 @@ void DelayedAverage::Impl::measure(double seconds) {
   float steps[] = {static_cast<float>(std::ceil(slowest_ / std::max(per_step, 1e-9)) + 1)};
   const auto lock = pipeline_->hold();
   group_.all_reduce(std::as_writable_bytes(std::span(steps)), DType::f32, ReduceOp::max, {}).wait();
-  delay_ = std::min(options_.delay, static_cast<std::uint64_t>(steps[0]));
+  schedule_.set_delay(std::min(options_.delay, static_cast<std::uint64_t>(steps[0])));
 }
 
 std::span<float> DelayedAverage::Impl::anchor(std::size_t bucket) {
@@ -255,26 +221,11 @@ void DelayedAverage::Impl::swap_anchor() {
 }
 
 void DelayedAverage::Impl::visit_state(StateVisitor& visitor) {
-  const auto number = [&](const std::string& name, std::uint64_t& value) {
-    auto real = static_cast<double>(value);
-    visitor.number(name, real, Share::replicated);
-    value = static_cast<std::uint64_t>(real);
-  };
-  number("delay/delay", delay_);
-  number("delay/step", step_);
-  number("delay/opened", opened_);
+  schedule_.visit_state(visitor);
   // An unfinished measurement starts again, because clocks do not survive a restart.
   std::uint64_t timed = timed_ < measured_rounds ? 0 : timed_;
-  number("delay/acknowledged", timed);
+  visit_count(visitor, "delay/acknowledged", timed);
   if (steps_here_ == 0) timed_ = timed < measured_rounds ? 0 : timed;
-  number("delay/closed_rounds", closed_rounds_);
-  std::uint64_t rounds = closed_.size();
-  number("delay/in_flight", rounds);
-  closed_.resize(rounds);
-  for (std::size_t r = 0; r < closed_.size(); ++r) {
-    number("delay/closed" + std::to_string(r), closed_[r].at);
-    number("delay/steps" + std::to_string(r), closed_[r].steps);
-  }
   for (Ledger& ledger : ledgers_) ledger.visit_state(visitor);
   for (Published& books : published_) books.visit_state(visitor);
   pipeline_->visit_state(visitor);

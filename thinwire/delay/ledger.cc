@@ -3,11 +3,11 @@
 #include "thinwire/delay/ledger.h"
 
 #include <algorithm>
-#include <cmath>
 #include <utility>
 
 #include "thinwire/core/error.h"
 #include "thinwire/core/parallel.h"
+#include "thinwire/kernels/ledger.h"
 #include "thinwire/kernels/norm.h"
 
 namespace thinwire {
@@ -53,12 +53,13 @@ std::vector<float> Ledger::fresh() {
 
 void Ledger::step() {
   if (share_ == 1) return;  // close() finds the whole update in the weights
-  float* const w = weights_.data();
+  const LedgerMove move{.takes = true, .has_open = true};
   for_elements(weights_.size(), [&](std::size_t i) {
-    const float update = w[i] - start_[i];
-    open_[i] += update;
-    w[i] = start_[i] + share_ * update;
-    start_[i] = w[i];
+    LedgerElement e{weights_[i], start_[i], 0, open_[i]};
+    ledger_move(move, share_, 0, e);
+    weights_[i] = e.weight;
+    start_[i] = e.start;
+    open_[i] = e.open;
   });
 }
 
@@ -66,25 +67,26 @@ void Ledger::close(std::span<float> message, bool take_part) {
   if (message.size() != weights_.size())
     fail("ledger: expected room for ", weights_.size(), " values, got ", message.size());
   Kept kept{fresh(), share_};
-  float* const w = weights_.data();
-  const float share = options_.correction == Correction::none ? 0 : share_;
-  const bool pull = options_.correction == Correction::pull;
   if (!take_part) step();
+  const LedgerMove move{.takes = take_part,
+                        .closes = true,
+                        .has_open = !open_.empty(),
+                        .gives_back = options_.correction == Correction::none,
+                        .pulls = options_.correction == Correction::pull};
   for_elements(message.size(), [&](std::size_t i) {
-    float update = 0;
-    if (take_part) {
-      const float now = w[i] - start_[i];
-      update = open_.empty() ? now : open_[i] + now;
-      if (share != 1) w[i] = start_[i] + share * now;
-      if (!open_.empty()) open_[i] = 0;
-      start_[i] = w[i];
-    }
-    message[i] = update;
-    kept.made[i] = pull ? start_[i] : share * update;
+    LedgerElement e{weights_[i], start_[i]};
+    LedgerBooks books{start_[i], 0, open_.empty() ? 0 : open_[i], 0};
+    books.message = ledger_move(move, share_, 0, e);
+    if (ledger_writes_start(move, share_)) books.start = e.start;
+    kept.made[i] = ledger_follow(move, share_, 0, books);
+    weights_[i] = e.weight;
+    start_[i] = e.start;
+    message[i] = books.message;
+    if (take_part && !open_.empty()) open_[i] = 0;
   });
   kept_.push_back(std::move(kept));
   // The share changes between rounds only: one share applies to the whole message.
-  if (take_part && options_.measures_share()) share_ = next_share();
+  if (take_part && options_.measures_share()) share_ = ledger_share(sums_, workers_);
 }
 
 Ledger::Due Ledger::acknowledge(std::span<const float> mean, std::span<const float> own) {
@@ -95,67 +97,28 @@ Ledger::Due Ledger::acknowledge(std::span<const float> mean, std::span<const flo
   kept_.pop_front();
   Due result;
   if (options_.clip > 0) result.mean = squared_norm(mean.data(), mean.size());
-  const bool pull = options_.correction == Correction::pull;
-  const auto rate = static_cast<float>(options_.pull_rate());
-  const bool book_b = options_.book_b;
-  for_elements(mean.size(), [&](std::size_t i) {
-    anchor_[i] += mean[i];
-    if (pull) {
-      due_[i] += rate * (anchor_[i] - kept.made[i]);
-    } else {
-      if (book_b) held_[i] += kept.made[i] - own[i];
-      due_[i] += mean[i] - (book_b ? own[i] : kept.made[i]);
-    }
-  });
+  const LedgerAcknowledge rule{options_.correction == Correction::pull, options_.book_b,
+                               static_cast<float>(options_.pull_rate())};
+  const LedgerArrays arrays{mean.size(), anchor_.data(), start_.data(),
+                            due_.data(), open_.data(),   held_.data()};
+  ledger_acknowledge_all(rule, arrays, mean.data(), own.data(), kept.made.data(), nullptr);
   if (options_.clip > 0) result.correction = squared_norm(due_.data(), due_.size());
-  if (options_.measures_share()) listen(kept, mean);
+  if (options_.measures_share())
+    ledger_listen(options_.share_memory(),
+                  ledger_products_all(kept.made.data(), kept.share, mean.data(), mean.size()),
+                  sums_);
   spare_.push_back(std::move(kept.made));
   return result;
 }
 
-void Ledger::listen(const Kept& kept, std::span<const float> mean) {
-  struct Products {
-    double with_mean = 0, with_self = 0;
-  };
-  std::vector<Products> pieces((mean.size() + piece - 1) / piece);
-  parallel_for(pieces.size(), [&](std::size_t p) {
-    Products sums;
-    for (std::size_t i = p * piece; i < std::min(mean.size(), (p + 1) * piece); ++i) {
-      const double own = kept.made[i] / kept.share;
-      sums.with_mean += own * mean[i];
-      sums.with_self += own * own;
-    }
-    pieces[p] = sums;
-  });
-  Products sums;
-  for (const Products& part : pieces) {
-    sums.with_mean += part.with_mean;
-    sums.with_self += part.with_self;
-  }
-  if (!std::isfinite(sums.with_mean) || !std::isfinite(sums.with_self)) return;
-  const double memory = 1 - std::min(0.5, static_cast<double>(options_.local_steps) / 50);
-  with_mean_ = memory * with_mean_ + sums.with_mean;
-  with_self_ = memory * with_self_ + sums.with_self;
-}
-
-// Own updates that are noise share 1 / workers with the mean; updates that all workers make share
-// everything. The larger the common part, the larger the share that is applied at once: from a
-// common part of a third on, it is all.
-float Ledger::next_share() const {
-  if (with_self_ == 0 || workers_ == 1) return 1;
-  const double noise = 1 / static_cast<double>(workers_);
-  const double common = (with_mean_ / with_self_ - noise) / (1 - noise);
-  return static_cast<float>(std::clamp(0.5 + 1.5 * common, 0.5, 1.0));
-}
-
 void Ledger::settle(double share) {
   const auto part = static_cast<float>(share);
-  float* const w = weights_.data();
   for_elements(due_.size(), [&](std::size_t i) {
-    const float made = part * due_[i];
-    w[i] += made;
-    start_[i] += made;
-    due_[i] -= made;
+    LedgerElement e{weights_[i], start_[i], due_[i]};
+    ledger_settle(part, e);
+    weights_[i] = e.weight;
+    start_[i] = e.start;
+    due_[i] = e.due;
   });
 }
 
@@ -212,8 +175,8 @@ void Ledger::visit_state(StateVisitor& visitor) {
   if (!options_.measures_share()) return;
   share("share", share_);
   for (std::size_t r = 0; r < kept_.size(); ++r) share("share" + std::to_string(r), kept_[r].share);
-  number("with_mean", with_mean_);
-  number("with_self", with_self_);
+  number("with_mean", sums_.with_mean);
+  number("with_self", sums_.with_self);
 }
 
 }  // namespace thinwire

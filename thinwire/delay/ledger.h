@@ -6,7 +6,7 @@
 // are ahead of it by the worker's own recent updates:
 //
 //     ledger   w = x + share * (own updates not yet acknowledged)
-//     soft     the same, except for corrections that are due; the share is measured (next_share)
+//     soft     the same, except for corrections that are due; the share is measured
 //     none     w = x + (own updates of the open round)
 //     pull     w follows its own updates, plus a share of x(then) - w(then) for each round
 //
@@ -24,6 +24,7 @@
 #include "thinwire/core/state.h"
 #include "thinwire/core/view.h"
 #include "thinwire/delay/options.h"
+#include "thinwire/kernels/ledger.h"
 
 namespace thinwire {
 
@@ -74,8 +75,6 @@ class Ledger {
   };
 
   std::vector<float> fresh();
-  void listen(const Kept& kept, std::span<const float> mean);
-  float next_share() const;
 
   DelayOptions options_;
   std::size_t workers_;
@@ -89,8 +88,7 @@ class Ledger {
   std::deque<Kept> kept_;
   std::vector<float> due_;                 // correction not yet made
   std::vector<float> held_;                // book b: own updates that were not sent yet
-  double with_mean_ = 0, with_self_ = 0;   // products of own updates with the mean and with
-                                           // themselves, over some rounds
+  LedgerProducts sums_;                    // of own updates with the mean, over some rounds
   std::vector<std::vector<float>> spare_;  // arrays to reuse
 };
 

@@ -123,6 +123,10 @@ bool DelayOptions::measures_share() const {
   return delay > 0 && share == 0 && correction == Correction::soft && !book_b;
 }
 
+double DelayOptions::share_memory() const {
+  return 1 - std::min(0.5, static_cast<double>(local_steps) / 50);
+}
+
 double DelayOptions::effective_share() const {
   return delay > 0 && share > 0 ? share : 1;  // without delay nothing is in flight
 }

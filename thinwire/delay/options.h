@@ -66,6 +66,8 @@ struct DelayOptions {
   // (docs/notebook/delay.md). It is 1 without delay, and with book b, which keeps what was not sent
   // in the worker's model.
   bool measures_share() const;
+  // How much of earlier rounds' products a measured share keeps: the last 50 steps or so count.
+  double share_memory() const;
   // The share; where it is measured, that of the first round.
   double effective_share() const;
 

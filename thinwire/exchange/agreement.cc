@@ -39,6 +39,15 @@ Agreement describe(const std::vector<Bucket>& buckets, const std::string& scheme
 
 }  // namespace
 
+void check_same_steps(int rank, const std::string& what, std::span<const std::uint64_t> steps) {
+  const auto differs = [&](std::uint64_t its) { return its != steps[0]; };
+  const auto found = std::ranges::find_if(steps, differs);
+  if (found == steps.end()) return;
+  fail("rank ", rank, ": rank 0 begins at ", what, " ", steps[0], ", rank ", found - steps.begin(),
+       " at ", what, " ", *found,
+       "; load the checkpoint of one and the same step on all ranks, or on none");
+}
+
 // One small maximum, when all ranks agree. Only when they differ, a gather finds the rank.
 void check_same_step(Group& group, const std::string& what, std::uint64_t step) {
   if (group.size() == 1) return;
@@ -54,11 +63,7 @@ void check_same_step(Group& group, const std::string& what, std::uint64_t step) 
       .all_gather(std::as_bytes(std::span(&step, 1)), sizeof step,
                   std::as_writable_bytes(std::span(steps)), sizes, {})
       .wait();
-  const auto differs = [&](std::uint64_t its) { return its != steps[0]; };
-  const auto other = static_cast<std::size_t>(std::ranges::find_if(steps, differs) - steps.begin());
-  fail("rank ", group.rank(), ": rank 0 begins at ", what, " ", steps[0], ", rank ", other, " at ",
-       what, " ", steps[other],
-       "; load the checkpoint of one and the same step on all ranks, or on none");
+  check_same_steps(group.rank(), what, steps);
 }
 
 void check_agreement(Group& group, const std::vector<Bucket>& buckets,

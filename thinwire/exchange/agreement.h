@@ -4,6 +4,7 @@
 #pragma once
 
 #include <cstdint>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -21,5 +22,7 @@ void check_agreement(Group& group, const std::vector<Bucket>& buckets, const std
 // Random draws and warm-ups depend on it, and sums carry no header that would show a difference. A
 // collective.
 void check_same_step(Group& group, const std::string& what, std::uint64_t step);
+// The same where the steps of all ranks are known; `rank` is who asks.
+void check_same_steps(int rank, const std::string& what, std::span<const std::uint64_t> steps);
 
 }  // namespace thinwire

@@ -10,6 +10,7 @@
 #include "thinwire/compress/registry.h"
 #include "thinwire/core/element.h"
 #include "thinwire/exchange/stripe_state.h"
+#include "thinwire/exchange/through_host.h"
 #include "thinwire/kernels/norm.h"
 
 namespace thinwire {
@@ -54,6 +55,9 @@ class AsDevice final : public Compressor {
     }
     return {};
   }
+
+  // Later rounds must know of a void one.
+  bool learns(int round) const override { return round + 1 < rounds() || inner_->learns(round); }
 
   void undo(const Turn& turn) override { inner_->undo(turn); }
 
@@ -120,9 +124,12 @@ std::unique_ptr<Compressor> as_device(std::unique_ptr<Compressor> compressor,
 
 std::unique_ptr<Compressor> make_on_device(const Config& config, const Bucket& bucket,
                                            const Site& site) {
-  auto compressor = make_compressor(config, bucket, site);
-  return site.device.kind == Device::Kind::cpu ? as_device(std::move(compressor), bucket.id)
-                                               : std::move(compressor);
+  if (site.device.kind == Device::Kind::cpu)
+    return as_device(make_compressor(config, bucket, site), bucket.id);
+  if (why_on_host(config).empty()) return make_compressor(config, bucket, site);
+  Site host = site;
+  host.device = {};
+  return through_host(make_compressor(config, bucket, host), bucket, site.device);
 }
 
 }  // namespace thinwire

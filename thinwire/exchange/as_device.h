@@ -14,7 +14,8 @@ namespace thinwire {
 // `bucket` is the number that a fault names.
 std::unique_ptr<Compressor> as_device(std::unique_ptr<Compressor> compressor, std::uint16_t bucket);
 
-// The compressor of a bucket under the contract of a device: of site.device, or a stand-in.
+// The compressor of a bucket under the contract of a device: of site.device, or a stand-in; for a
+// scheme that works on the host, one that gradients on a device reach through pinned memory.
 std::unique_ptr<Compressor> make_on_device(const Config& config, const Bucket& bucket,
                                            const Site& site);
 

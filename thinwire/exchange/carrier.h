@@ -5,6 +5,7 @@
 #pragma once
 
 #include <memory>
+#include <mutex>
 
 #include "thinwire/comm/group.h"
 #include "thinwire/comm/stream_group.h"
@@ -27,6 +28,10 @@ class Carrier {
 
   virtual Traffic traffic() const = 0;
 
+  // Lets the caller use the host's group, if that carries messages. It waits until all of them are
+  // issued, so that ranks which call it after the same messages agree on the order.
+  virtual std::unique_lock<std::mutex> hold() { return {}; }
+
   // Breaks off collectives that would never end, because a rank is gone.
   virtual void break_off() {}
 };
@@ -37,5 +42,8 @@ std::unique_ptr<Carrier> make_carrier(Group& group);
 // the stream is idle or broken off.
 std::unique_ptr<Carrier> make_carrier(StreamGroup& group, const OwnStream& stream);
 std::unique_ptr<Carrier> make_carrier(Group& group, const OwnStream& stream);
+// The same for messages that are in flight for many steps: any number of them at once. Its thread
+// polls instead of waiting, which costs less CPU time and finds later messages at once.
+std::unique_ptr<Carrier> make_patient_carrier(Group& group, const OwnStream& stream);
 
 }  // namespace thinwire

@@ -27,7 +27,11 @@ Course::Course(Lanes& lanes, Stations& stations, Carrier& carrier, const OwnStre
 
 void Course::launch(std::size_t lane) {
   send(lane, 0);
-  if (!ahead_ || flights_.size() <= depth) return;
+  if (ahead_) keep_up();
+}
+
+void Course::keep_up() {
+  if (flights_.size() <= depth) return;
   const Flight& oldest = flights_.front();
   if (carrier_.waits() || !lanes_[oldest.lane].is_last(oldest.round)) return advance();
   // Nothing follows from it, so the stream need not wait for it before the next bucket is encoded.
@@ -49,6 +53,21 @@ void Course::complete() {
     stations_.decode(lanes_[arrival.lane], arrival.round, arrival.inbox);
   }
   for (Parcel* parcel : std::exchange(unpacked_, {})) fuser_.release(parcel);
+}
+
+bool Course::proceed() {
+  flush();
+  for (; !flights_.empty() && flights_.front().pending.done(); flush()) advance();
+  if (!flights_.empty()) return false;
+  complete();
+  return true;
+}
+
+bool Course::take_one() {
+  if (flights_.empty()) return false;
+  advance();
+  flush();
+  return !flights_.empty();
 }
 
 void Course::abandon() {

@@ -44,6 +44,16 @@ class Course {
   // only now it is known whether this rank's gradients are sound, so that averages may replace
   // them.
   void complete();
+  // The same as far as it goes without waiting for other ranks. Returns whether it is at its end;
+  // then do not call complete(). Whenever it is called, collectives start in the same order.
+  bool proceed();
+  // For ranks in lock-step on one thread, which nobody may keep waiting: all of them launch a
+  // bucket, then all keep_up(), as launch() does with `ahead`. When all buckets are launched, all
+  // flush(), then all take_one() until it returns false. Then complete() only decodes. Collectives
+  // start, and are waited for, in the order of ranks with threads.
+  void keep_up();
+  void flush();
+  bool take_one();
   // Gives a step up that has failed, or that nobody waits for.
   void abandon();
 
@@ -64,7 +74,6 @@ class Course {
 
   void send(std::size_t lane, int round);
   void depart(Parcel* parcel);
-  void flush();
   bool may_wait();
   void advance();
   void arrive(const Arrival& arrival);

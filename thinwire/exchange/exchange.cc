@@ -2,8 +2,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "thinwire/exchange/exchange.h"
 
-#include <algorithm>
-#include <cmath>
 #include <condition_variable>
 #include <exception>
 #include <mutex>
@@ -13,27 +11,22 @@
 
 #include "thinwire/core/error.h"
 #include "thinwire/exchange/agreement.h"
-#include "thinwire/exchange/course.h"
+#include "thinwire/exchange/participant.h"
 #include "thinwire/exchange/setup.h"
-#include "thinwire/kernels/norm.h"
 
 namespace thinwire {
 
-class Exchange::Engine final : private Stations {
+class Exchange::Engine final {
  public:
   Engine(Group& group, std::vector<Bucket> buckets, Compressors compressors,
          const std::string& description, const ExchangeOptions& options)
       : group_(group),
         server_(options.kind.is_server(group.rank(), group.size())),
-        stream_(Device{}),
-        carrier_(make_carrier(group)),
-        lanes_(group.rank(), std::move(buckets), std::move(compressors), stream_),
-        course_(lanes_, *this, *carrier_, stream_, group.size(), Fuser(options.fuse_bytes, stream_),
-                true),
-        tally_([&group] { return group.traffic(); }) {
-    tally_.leave_out(
+        self_({group.rank(), group.size(), server_, true}, std::move(buckets),
+              std::move(compressors), make_carrier(group), options.fuse_bytes),
+        lanes_(self_.lanes()) {
+    self_.tally().leave_out(
         [&] { check_agreement(group, lanes_.buckets(), description + options.str()); });
-    for (const Lane& lane : lanes_) remembers_ = remembers_ || lane.compressor->sound().has_value();
     thread_ = std::thread([this] { run(); });
   }
 
@@ -52,11 +45,7 @@ class Exchange::Engine final : private Stations {
     {
       const std::lock_guard lock(mutex_);
       if (error_) std::rethrow_exception(error_);
-      lanes_.check_gradient(bucket, gradient);
-      Lane& lane = lanes_[bucket];
-      lane.gradient = gradient;
-      lane.stream = stream;
-      lane.ready = true;
+      lanes_.submit(bucket, gradient, stream);
       ++submitted_;
     }
     wake_.notify_all();
@@ -90,7 +79,7 @@ class Exchange::Engine final : private Stations {
     return finish();
   }
 
-  Report report() const { return tally_.report(); }
+  Report report() const { return self_.tally().report(); }
 
   void visit_state(StateVisitor& visitor) {
     const std::lock_guard lock(mutex_);
@@ -105,17 +94,19 @@ class Exchange::Engine final : private Stations {
     const std::lock_guard lock(mutex_);
     if (submitted_ != 0)
       fail("rank ", group_.rank(), ": observer was set inside a step; call finish() first");
-    tally_.observe(std::move(observer));
+    self_.tally().observe(std::move(observer));
   }
 
  private:
   void run() {
     while (wait_for([this] { return submitted_ > 0 && !result_ && !error_; })) {
       try {
-        run_step();
+        const std::optional<StepResult> result = run_step();
+        if (!result) return;
         const std::lock_guard lock(mutex_);
         if (closing_) return;
-        result_ = StepResult{lanes_.step++, skipped_};
+        result_ = result;
+        ++lanes_.step;
       } catch (const std::exception& error) {
         give_up(error.what());
       } catch (...) {
@@ -133,154 +124,40 @@ class Exchange::Engine final : private Stations {
     return !closing_;
   }
 
-  // Returns early when the exchange is being closed.
-  void run_step() {
+  // Returns nothing when the exchange is being closed.
+  std::optional<StepResult> run_step() {
     // Before the first step and after a load, on every rank, whether it has loaded a state or not.
-    if (!lanes_.agreed) tally_.leave_out([this] { check_same_step(group_, "step", lanes_.step); });
+    if (!lanes_.agreed)
+      self_.tally().leave_out([this] { check_same_step(group_, "step", lanes_.step); });
     lanes_.agreed = true;
-    squared_norm_ = 0;
-    if (lanes_.needs_norm()) {
-      if (!wait_for([this] { return submitted_ == lanes_.size(); })) return;
-      squared_norm_ = norm_of_all();
-    }
-    skipped_ = false;
-    sound_ = true;
+    if (lanes_.needs_norm() && !wait_for([this] { return submitted_ == lanes_.size(); })) return {};
+    self_.begin();
     for (std::size_t i = 0; i < lanes_.size(); ++i) {
-      if (!wait_for([&] { return lanes_[i].ready; })) return;
-      course_.launch(i);
+      if (!wait_for([&] { return lanes_[i].ready; })) return {};
+      self_.course().launch(i);
     }
-    course_.complete();
-    if (!sound_ && !skipped_) fail(lanes_.where(0), untold);
-    if (skipped_) void_step();
-    for (Lane& lane : lanes_) lane.encoded = false;
-    tally_.count([this](Report& report) {
-      ++report.steps;
-      report.skipped += skipped_ ? 1 : 0;
-    });
-  }
-
-  void void_step() {
-    if (const std::string failures = take_back(); !failures.empty()) {
-      const std::lock_guard lock(mutex_);
-      damaged_ = true;
-      throw Error(failures + not_taken);
-    }
-    for (const Lane& lane : lanes_) {
-      const std::size_t bytes = lane.gradient.count * size_of(lane.gradient.dtype);
-      std::fill_n(static_cast<std::byte*>(lane.gradient.data), bytes, std::byte{0});
-    }
-  }
-
-  double norm_of_all() {
-    double sum = 0;
-    for (const Lane& lane : lanes_) {
-      require_gradient(lane.gradient, lane.bucket, {}, lanes_.where(lane.bucket.id));
-      sum += squared_norm(lane.gradient.dtype, lane.gradient.data, lane.gradient.count);
-    }
-    return sum;
-  }
-
-  Turn turn(const Lane& lane, int round) const {
-    return {lanes_.step, round, lane.stream, squared_norm_};
-  }
-
-  Written encode(Lane& lane, int round, Bytes out) override {
-    const Tally::Time start = Tally::now();
-    if (round == 0) look_at(lane);
-    const std::size_t bytes = lane.compressor->encode(turn(lane, round), lane.gradient, out);
-    lane.encoded = true;  // only after encode(): if it throws, there is nothing to undo
-    if (round == 0) sound_ = sound_ && lane.compressor->sound().value_or(true);
-    tally_.stage("encode", lane.bucket.id, lanes_.step, start, &Report::encode_seconds);
-    tally_.count([&](Report& report) {
-      report.payload_bytes += bytes;
-      if (round == 0 && !server_) report.dense_bytes += lane.gradient.count * sizeof(float);
-    });
-    return {bytes, lane.compressor->piece_sizes()};
-  }
-
-  // A scheme without memory does not check its gradient, but the memories of other buckets must
-  // know.
-  void look_at(const Lane& lane) {
-    if (server_ || !remembers_ || lane.compressor->sound().has_value()) return;
-    const TensorView& it = lane.gradient;
-    sound_ = sound_ && std::isfinite(squared_norm(it.dtype, it.data, it.count));
-  }
-
-  void wait(Pending& pending) override {
-    const Tally::Time start = Tally::now();
-    pending.wait();
-    const double seconds = std::chrono::duration<double>(Tally::now() - start).count();
-    tally_.count([&](Report& report) { report.wait_seconds += seconds; });
-  }
-
-  void arrived(const Lane& lane, Tally::Time issued) override {
-    tally_.stage("exchange", lane.bucket.id, lanes_.step, issued);
-  }
-
-  // Where this rank's gradient was beyond the limit, the step will be skipped: frames are still
-  // checked, but the gradient is kept for forget().
-  bool decode(Lane& lane, int round, const Inbox& inbox) override {
-    TensorView average = lane.gradient;
-    std::vector<std::byte> spare;
-    if (!sound_ && lane.is_last(round) && !lane.compressor->leg(lanes_.step, round).in_place) {
-      spare.resize(average.count * size_of(average.dtype));
-      average.data = spare.data();
-    }
-    const Tally::Time start = Tally::now();
-    const Status status = lane.compressor->decode(turn(lane, round), inbox, average);
-    tally_.stage("decode", lane.bucket.id, lanes_.step, start, &Report::decode_seconds);
-    if (status.ok()) return true;
-    if (status.code != Code::skipped)
-      throw Error(round_fault(lanes_.where(lane.bucket.id), inbox.culprit, status.what));
-    skipped_ = true;  // all ranks see the same, so they all leave out the further rounds
-    return false;
-  }
-
-  // Takes the step back: every memory gets back what it sent. Where this rank's own gradient was
-  // beyond the limit, no memory keeps anything of it. It returns failures as text and never throws,
-  // because it runs while an error is being handled.
-  std::string take_back() {
-    std::string failures;
-    for (Lane& lane : lanes_) {
-      if (!std::exchange(lane.encoded, false)) continue;
-      try {
-        const Turn turn{lanes_.step, 0, lane.stream, 0};
-        if (sound_) lane.compressor->undo(turn);
-        if (!sound_) lane.compressor->forget(turn, lane.gradient);
-      } catch (const std::exception& error) {
-        failures += text_of(failures.empty() ? "" : "; ", lanes_.where(lane.bucket.id),
-                            ": what was sent could not be put back: ", error.what());
-      }
-    }
-    return failures;
+    self_.course().complete();
+    return self_.end();
   }
 
   // Called in an exception handler: the step and every later call end with this error.
   void give_up(const char* cause) {
-    course_.abandon();
-    const std::string failures = take_back();
+    const std::string failures = self_.give_up();
     const std::lock_guard lock(mutex_);
     error_ = std::current_exception();
-    if (failures.empty()) return;
-    damaged_ = true;
-    error_ = std::make_exception_ptr(Error(text_of(cause, "; and ", failures)));
+    damaged_ = self_.damaged();
+    if (!failures.empty())
+      error_ = std::make_exception_ptr(Error(text_of(cause, "; and ", failures)));
   }
 
   Group& group_;
   bool server_;
   std::vector<std::vector<std::byte>> room_;  // memory of a server for averages that nobody reads
-  OwnStream stream_;                          // of the CPU: everything is done at once
-  std::unique_ptr<Carrier> carrier_;
-  // While a step runs its thread owns the lanes, but for `ready`, which the mutex guards.
-  Lanes lanes_;
-  Course course_;
-  Tally tally_;
-  bool remembers_ = false;   // some scheme has a memory
-  double squared_norm_ = 0;  // of this step
-  bool sound_ = true;        // so far, this rank's gradients of the step are within the limit
-  bool skipped_ = false;     // so far
+  // While a step runs the thread owns it and its lanes, but for `ready`, which the mutex guards.
+  Participant self_;
+  Lanes& lanes_;
 
-  mutable std::mutex mutex_;
+  std::mutex mutex_;
   std::condition_variable wake_, done_;
   std::size_t submitted_ = 0;
   std::optional<StepResult> result_;

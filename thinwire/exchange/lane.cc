@@ -8,16 +8,16 @@
 
 namespace thinwire {
 
-Lane::Lane(Bucket which, std::unique_ptr<Compressor> scheme, const OwnStream& stream)
+Lane::Lane(Bucket which, std::shared_ptr<Compressor> scheme, const OwnStream& stream)
     : bucket(std::move(which)), compressor(std::move(scheme)), given(stream.device()) {
   for (int round = 0; round < compressor->rounds(); ++round)
     passages.emplace_back(stream, place_on(stream.device()));
 }
 
-Lanes::Lanes(int rank, std::vector<Bucket> buckets, Compressors compressors,
+Lanes::Lanes(int rank, std::vector<Bucket> buckets, SharedCompressors compressors,
              const OwnStream& stream)
     : rank_(rank) {
-  check_buckets(buckets, compressors);
+  check_buckets(buckets, compressors.size());
   for (std::size_t i = 0; i < buckets.size(); ++i) {
     needs_norm_ = needs_norm_ || compressors[i]->needs_norm();
     emplace_back(std::move(buckets[i]), std::move(compressors[i]), stream);
@@ -36,6 +36,14 @@ void Lanes::check_gradient(std::size_t bucket, const TensorView& gradient) const
   if (lane.ready) fail(where(bucket), ": submitted twice in one step; call finish() first");
   if (gradient.count != lane.bucket.elements())
     fail(where(bucket), ": expected ", lane.bucket.elements(), " elements, got ", gradient.count);
+}
+
+void Lanes::submit(std::size_t bucket, const TensorView& gradient, Stream stream) {
+  check_gradient(bucket, gradient);
+  Lane& lane = (*this)[bucket];
+  lane.gradient = gradient;
+  lane.stream = stream;
+  lane.ready = true;
 }
 
 void Lanes::check_all_ready() const {

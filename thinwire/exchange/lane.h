@@ -18,12 +18,12 @@
 namespace thinwire {
 
 struct Lane {
-  Lane(Bucket which, std::unique_ptr<Compressor> scheme, const OwnStream& stream);
+  Lane(Bucket which, std::shared_ptr<Compressor> scheme, const OwnStream& stream);
 
   bool is_last(int round) const { return round + 1 == compressor->rounds(); }
 
   Bucket bucket;
-  std::unique_ptr<Compressor> compressor;
+  std::shared_ptr<Compressor> compressor;  // shared by the steps of a bucket that are in flight
   TensorView gradient{};
   Stream stream{};
   Event given;                     // the caller's stream has computed the gradient
@@ -36,7 +36,8 @@ struct Lane {
 class Lanes : public std::deque<Lane> {
  public:
   // Throws unless buckets are sound, numbered from 0 without gaps, and have a compressor each.
-  Lanes(int rank, std::vector<Bucket> buckets, Compressors compressors, const OwnStream& stream);
+  Lanes(int rank, std::vector<Bucket> buckets, SharedCompressors compressors,
+        const OwnStream& stream);
 
   std::vector<Bucket> buckets() const;
   bool needs_norm() const { return needs_norm_; }
@@ -46,6 +47,8 @@ class Lanes : public std::deque<Lane> {
 
   // Throws unless this gradient may be submitted now.
   void check_gradient(std::size_t bucket, const TensorView& gradient) const;
+  // The same, and takes it, if `stream` has computed it already.
+  void submit(std::size_t bucket, const TensorView& gradient, Stream stream);
   // Throws unless all buckets are submitted.
   void check_all_ready() const;
   void end_step();

@@ -31,6 +31,11 @@ class Passage {
   // In memory of the stream's device, or in pinned memory beside it. The stream must live longer.
   Passage(const OwnStream& stream, Place place) : stream_(&stream), place_(place) {}
 
+  // Ranks of one process write their messages of a round where all of them read: into the memory of
+  // the passage of rank 0, which begins first and must stay in place. `learns`: this rank decodes
+  // the round itself.
+  void share(Passage& first, int rank, int ranks, bool learns);
+
   // Prepares a round. The encoder writes its bytes into the result. With leg.in_place that is
   // `values`, the memory of the bucket.
   Bytes begin(const Leg& leg, int ranks, void* values);
@@ -39,6 +44,12 @@ class Passage {
   Pending start(Group& group, const Written& written, Stream stream);
   // Enqueues the collective of device memory.
   void start(StreamGroup& group, Stream stream) const;
+
+  // The same among ranks of one process (meeting.h). post() notes the lengths of what the encoder
+  // wrote. When all ranks have posted, messages have arrived, and rank 0 has the sum in out(), from
+  // where the others receive() it.
+  void post(const Written& written);
+  void receive(ConstBytes reduced);
 
   // The result, when the collective is done. Sizes are known only of a Group's.
   Inbox inbox() const;
@@ -53,13 +64,19 @@ class Passage {
 
  private:
   Bytes room(Buffer& buffer, std::size_t bytes) const;
+  Bytes shared_room(std::size_t message);
 
   const OwnStream* stream_ = nullptr;
   Place place_ = Place::host;
+  Passage* first_ = nullptr;            // of rank 0, where ranks share memory
+  std::size_t shared_by_ = 0, me_ = 0;  // then: how many they are, and this rank
+  bool learns_ = true;
   Leg leg_;
   Bytes out_, slots_;
+  ConstBytes reduced_;
+  std::size_t stride_ = 0;  // from a rank's messages to those of the next
   Buffer payload_, arrived_;
-  std::vector<std::size_t> sizes_;
+  std::vector<std::size_t> sizes_;  // of what arrived; shared: of all ranks, in their order
 };
 
 // The texts of errors that an Exchange and a StreamExchange share.

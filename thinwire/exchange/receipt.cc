@@ -18,7 +18,7 @@ Receipt::Receipt(const OwnStream& stream, const Lanes& lanes, int ranks)
   }
   const std::size_t bytes = sizeof(Verdict) + count_ * sizeof(std::uint64_t);
   board_ = Buffer(place_on(stream.device()), bytes, stream.device());
-  copy_ = Buffer(place_beside(stream.device()), bytes);
+  copy_ = Buffer(place_beside(stream.device()), bytes, stream.device());
 }
 
 void Receipt::clear() const { stream_.zero(board_.data(), board_.size()); }

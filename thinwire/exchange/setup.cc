@@ -2,11 +2,14 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "thinwire/exchange/setup.h"
 
+#include <iterator>
+
 #include "thinwire/compress/registry.h"
 #include "thinwire/compress/widened.h"
 #include "thinwire/core/error.h"
 #include "thinwire/exchange/as_device.h"
 #include "thinwire/exchange/stream_striped.h"
+#include "thinwire/exchange/stream_widened.h"
 #include "thinwire/exchange/striped.h"
 
 namespace thinwire {
@@ -16,6 +19,10 @@ namespace {
 constexpr double last_step = 0x1p53;
 
 }  // namespace
+
+SharedCompressors shared(Compressors compressors) {
+  return {std::make_move_iterator(compressors.begin()), std::make_move_iterator(compressors.end())};
+}
 
 std::string join(const std::vector<Config>& configs) {
   std::string text;
@@ -57,21 +64,19 @@ Compressors make_stream_compressors(const Site& site, const std::vector<Bucket>&
   check_fit(kind, config);
   Compressors compressors;
   for (const Bucket& bucket : buckets) {
-    if (kind.striped() && bucket.dtype != DType::f32)
-      fail("exchange '", kind.str(), "' takes gradients of f32 on a device, bucket ", bucket.id,
-           " has ", name_of(bucket.dtype), "; use auto, or parameters in float32 under autocast");
-    if (kind.striped())
-      compressors.push_back(std::make_unique<StreamStriped>(config, kind, bucket, site));
-    else
+    if (kind.striped()) {
+      auto stripes = std::make_unique<StreamStriped>(config, kind, widened(bucket), site);
+      compressors.push_back(stream_widened(std::move(stripes), bucket, site.device));
+    } else {
       compressors.push_back(make_on_device(config, bucket, site));
+    }
   }
   return compressors;
 }
 
-void check_buckets(const std::vector<Bucket>& buckets, const Compressors& compressors) {
-  if (compressors.size() != buckets.size()) {
-    fail("exchange: expected a compressor per bucket (", buckets.size(), "), got ",
-         compressors.size());
+void check_buckets(const std::vector<Bucket>& buckets, std::size_t compressors) {
+  if (compressors != buckets.size()) {
+    fail("exchange: expected a compressor per bucket (", buckets.size(), "), got ", compressors);
   }
   for (std::size_t i = 0; i < buckets.size(); ++i) {
     if (buckets[i].id != i) {

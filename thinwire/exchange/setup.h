@@ -17,6 +17,8 @@
 namespace thinwire {
 
 using Compressors = std::vector<std::unique_ptr<Compressor>>;
+using SharedCompressors = std::vector<std::shared_ptr<Compressor>>;
+SharedCompressors shared(Compressors compressors);
 
 // The configurations as one text. Equal neighbours are written once, with their number.
 std::string join(const std::vector<Config>& configs);
@@ -30,7 +32,7 @@ Compressors make_stream_compressors(const Site& site, const std::vector<Bucket>&
                                     const Config& config, const ExchangeKind& kind);
 
 // Throws unless buckets are sound, numbered from 0 without gaps, and have a compressor each.
-void check_buckets(const std::vector<Bucket>& buckets, const Compressors& compressors);
+void check_buckets(const std::vector<Bucket>& buckets, std::size_t compressors);
 
 // "rank 1, step 20, bucket 3"
 std::string place_of(int rank, std::uint64_t step, std::size_t bucket);

@@ -1,6 +1,8 @@
 // staged_carrier.cc: device memory through pinned memory. A thread waits for the bytes and runs the
 // host's collectives.
 // SPDX-License-Identifier: Apache-2.0
+#include <algorithm>
+#include <chrono>
 #include <condition_variable>
 #include <deque>
 #include <exception>
@@ -16,12 +18,21 @@
 namespace thinwire {
 namespace {
 
+using Clock = std::chrono::steady_clock;
+
 // Collectives in flight at once, as in an Exchange.
 constexpr std::size_t most_in_flight = 2;
 
+// The pauses between looks of a patient carrier: a small part of the time that the oldest
+// collective has taken already. While somebody waits, the shortest.
+constexpr auto shortest_pause = std::chrono::microseconds(200);
+constexpr auto longest_pause = std::chrono::microseconds(10'000);
+constexpr int pause_part = 16;
+
 class StagedCarrier final : public Carrier {
  public:
-  StagedCarrier(Group& group, const OwnStream& stream) : group_(group), stream_(stream) {
+  StagedCarrier(Group& group, const OwnStream& stream, bool patient)
+      : group_(group), stream_(stream), patient_(patient) {
     thread_ = std::thread([this] { run(); });
   }
 
@@ -54,6 +65,15 @@ class StagedCarrier final : public Carrier {
   bool waits() const override { return true; }
   Traffic traffic() const override { return group_.traffic(); }
 
+  std::unique_lock<std::mutex> hold() override {
+    {
+      std::unique_lock lock(mutex_);
+      await(lock, [this] { return queue_.empty() || error_; });
+      if (error_) std::rethrow_exception(error_);
+    }
+    return std::unique_lock(group_mutex_);
+  }
+
  private:
   // The pinned twin of a passage.
   struct Box {
@@ -61,7 +81,7 @@ class StagedCarrier final : public Carrier {
         : ranks(size),
           staged(stream, place_beside(stream.device())),
           lengths(place_beside(stream.device()),
-                  static_cast<std::size_t>(size) * sizeof(std::uint64_t)),
+                  static_cast<std::size_t>(size) * sizeof(std::uint64_t), stream.device()),
           down(stream.device()),
           pieces(static_cast<std::size_t>(size)),
           filled(pieces.size()) {}
@@ -103,12 +123,21 @@ class StagedCarrier final : public Carrier {
   struct Flight {
     Box* box;
     Pending pending;
+    Clock::time_point begin;
   };
+
+  template <typename Ready>
+  void await(std::unique_lock<std::mutex>& lock, Ready ready) {
+    ++waiting_;
+    changed_.notify_all();
+    changed_.wait(lock, ready);
+    --waiting_;
+  }
 
   void receive(Box& box) {
     {
       std::unique_lock lock(mutex_);
-      changed_.wait(lock, [&] { return box.arrived || error_; });
+      await(lock, [&] { return box.arrived || error_; });
       if (!box.arrived) std::rethrow_exception(error_);
     }
     const Inbox inbox = box.staged.inbox();
@@ -143,22 +172,49 @@ class StagedCarrier final : public Carrier {
       std::unique_lock lock(mutex_);
       if (flights.empty()) changed_.wait(lock, [this] { return closing_ || !queue_.empty(); });
       if (closing_) return false;  // in mid-step: collectives under way end by themselves
-      if (!queue_.empty() && flights.size() < most_in_flight) {
-        next = queue_.front();
-        queue_.pop_front();
-      }
+      if (!queue_.empty() && may_start(flights)) next = queue_.front();
     }
     if (next) {
-      flights.push_back({next, start(*next)});
+      flights.push_back({next, start(*next), Clock::now()});
+      const std::lock_guard lock(mutex_);
+      queue_.pop_front();
+      changed_.notify_all();
+      return true;
+    }
+    if (patient_ && !has_ended(flights)) {
+      pause(flights);
       return true;
     }
     Flight flight = std::move(flights.front());
     flights.pop_front();
-    flight.pending.wait();
+    {
+      const std::lock_guard group(group_mutex_);
+      flight.pending.wait();
+    }
     const std::lock_guard lock(mutex_);
     flight.box->arrived = true;
     changed_.notify_all();
     return true;
+  }
+
+  bool may_start(const std::deque<Flight>& flights) const {
+    return patient_ ? queue_.front()->down.done() : flights.size() < most_in_flight;
+  }
+
+  bool has_ended(std::deque<Flight>& flights) {
+    const std::lock_guard group(group_mutex_);
+    return !flights.empty() && flights.front().pending.done();
+  }
+
+  void pause(const std::deque<Flight>& flights) {
+    std::unique_lock lock(mutex_);
+    if (closing_) return;
+    const bool hurry = waiting_ > 0 || !queue_.empty() || flights.empty();
+    const Clock::duration pause =
+        hurry ? shortest_pause
+              : std::clamp<Clock::duration>((Clock::now() - flights.front().begin) / pause_part,
+                                            shortest_pause, longest_pause);
+    changed_.wait_for(lock, pause);
   }
 
   Pending start(Box& box) {
@@ -174,15 +230,19 @@ class StagedCarrier final : public Carrier {
     }
     written.bytes = box.pieces[0];
     written.pieces = box.pieces;
+    const std::lock_guard group(group_mutex_);
     return box.staged.start(group_, written, {});
   }
 
   Group& group_;
   const OwnStream& stream_;
+  const bool patient_;
   std::map<const Passage*, Box> boxes_;
 
+  std::mutex group_mutex_;  // locked before mutex_ where both are needed
   std::mutex mutex_;
   std::condition_variable changed_;
+  int waiting_ = 0;         // callers that wait for the thread
   std::deque<Box*> queue_;  // those whose bytes are on their way to pinned memory
   std::exception_ptr error_;
   bool closing_ = false;
@@ -192,7 +252,11 @@ class StagedCarrier final : public Carrier {
 }  // namespace
 
 std::unique_ptr<Carrier> make_carrier(Group& group, const OwnStream& stream) {
-  return std::make_unique<StagedCarrier>(group, stream);
+  return std::make_unique<StagedCarrier>(group, stream, false);
+}
+
+std::unique_ptr<Carrier> make_patient_carrier(Group& group, const OwnStream& stream) {
+  return std::make_unique<StagedCarrier>(group, stream, true);
 }
 
 }  // namespace thinwire

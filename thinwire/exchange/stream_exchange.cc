@@ -34,7 +34,7 @@ class StreamExchange::Engine final : private Stations {
       : link_(link),
         server_(options.kind.is_server(link.group.rank(), link.group.size())),
         stream_(link.device),
-        lanes_(link.group.rank(), std::move(buckets), std::move(compressors), stream_),
+        lanes_(link.group.rank(), std::move(buckets), shared(std::move(compressors)), stream_),
         receipt_(stream_, lanes_, link.group.size()),
         carrier_(carrier_of(link, stream_)),
         course_(lanes_, *this, *carrier_, stream_, link.group.size(),
@@ -107,12 +107,14 @@ class StreamExchange::Engine final : private Stations {
   }
 
   std::optional<StepResult> result() {
+    const DeviceScope scope(link_.device);
     if (error_) std::rethrow_exception(error_);
     if (pending_ && receipt_.done()) read_receipt();
     return pending_ ? std::nullopt : last_;
   }
 
   StepResult outcome() {
+    const DeviceScope scope(link_.device);
     if (error_) std::rethrow_exception(error_);
     if (pending_) {
       if (!receipt_.await(link_.timeout)) lose_patience();

@@ -202,6 +202,14 @@ Status StripedCompressor::decode_averages(const Turn& turn, const Inbox& inbox,
   return result;
 }
 
+// Owners average in round 0. All ranks decode the averages of round 1 alike.
+bool StripedCompressor::learns(int round) const {
+  const auto changes = [&](const Lane& lane) {
+    return round == 0 ? owns(lane) : !lane.empty() && lane.pull->learns(0);
+  };
+  return std::ranges::any_of(lanes_, changes);
+}
+
 void StripedCompressor::undo(const Turn& turn) {
   for (const Lane& lane : lanes_) {
     if (works() && !lane.empty()) lane.push->undo(first_round(turn));

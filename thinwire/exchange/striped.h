@@ -72,6 +72,7 @@ class StripedCompressor final : public Striped {
   std::span<const std::size_t> piece_sizes() const override { return sizes_; }
   std::optional<bool> sound() const override;
   Status decode(const Turn& turn, const Inbox& inbox, TensorView average) override;
+  bool learns(int round) const override;
   void undo(const Turn& turn) override;
   void forget(const Turn& turn, TensorView gradient) override;
 
