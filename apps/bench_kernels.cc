@@ -96,7 +96,7 @@ Case dgc_case(std::size_t elements, Accumulate accumulate) {
           .more = [run](Row& row) { run->add_survivors(row); }};
 }
 
-Case dgc(std::size_t elements) { return dgc_case(elements, Accumulate::momentum); }
+Case dgc(std::size_t elements) { return dgc_case(elements, Accumulate::pool); }
 Case dgc_nesterov(std::size_t elements) { return dgc_case(elements, Accumulate::nesterov); }
 
 // A copy by plain stores reads the lines that it overwrites, so it moves exactly the bytes of v = v

@@ -113,20 +113,23 @@ Row kept(const Settings& settings) {
 std::vector<Column> columns_of(const Row& runs) {
   const std::optional<Target> target = target_of(runs);
   const std::string level = target ? target->brief() : "";
+  const bool estimated = target && target->clock == RunClock::estimated;
   return {
       {"run", "run", Show::text},
       {"scheme", "scheme", Show::text},
       {"accuracy", "accuracy", Show::number},
       {"perplexity", "perplexity", Show::number},
+      {"word_error", "word error", Show::number},
       {"seeds", "seeds", Show::count},
       {"range", "from - to", Show::text},
       {"loss", "loss", Show::number},
-      {"target_seconds", "time to " + level, Show::seconds},
+      {"target_seconds", (estimated ? "est. time to " : "time to ") + level, Show::seconds},
       {"target_bytes", "bytes to " + level, Show::bytes},
       {"bytes_per_step", "bytes/step", Show::bytes},
       {"ratio", "ratio", Show::number},
       {"last_ratio", "ratio at end", Show::number},
       {"seconds_per_step", "time/step", Show::seconds},
+      {"estimated_seconds_per_step", "est. time/step", Show::seconds},
       {"speed", "speed", Show::number},
       {"speed_up", "speed-up", Show::number},
       {"replicas", "replicas", Show::text},
@@ -182,7 +185,7 @@ void train_and_show(const Settings& settings) {
   try {
     run_plans({.passed = settings.passed,
                .seeds = settings.seeds,
-               .traced = !settings.methods.empty(),
+               .traced = !settings.methods.empty() && !has_flag(settings.passed, "--virtual"),
                .trainer = settings.trainer},
               plans, [&](const Row& runs) {
                 comparison["runs"] = runs;

@@ -6,7 +6,7 @@
 #include <limits>
 #include <map>
 
-#include "apps/report_parts.h"
+#include "apps/run_clock.h"
 
 namespace thinwire::apps {
 namespace {
@@ -21,7 +21,7 @@ Curve curve_of_rows(const Row& rows, const std::string& key) {
     // A loss that became infinite is not a number in JSON, so the line ends there.
     if (!step || (!value && key != "loss")) continue;
     curve.push_back({*step, number(row, "bytes_total").value_or(not_a_number),
-                     number(row, "seconds_total").value_or(not_a_number),
+                     total_seconds(row).value_or(not_a_number),
                      Spread::of({value.value_or(not_a_number)})});
   }
   return curve;

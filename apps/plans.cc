@@ -51,8 +51,9 @@ std::vector<Plan> dgc_ablation(Config options, const Words& passed) {
   options.options["warmup"] = warmup;
   plans.push_back(plan("+ warm-up", scheme_with(options, "dgc", "mask", "off")));
   if (!clip.empty()) options.options["clip"] = clip;
-  plans.push_back(plan("all: + factor masking" + std::string(clip.empty() ? "" : ", clipping"),
-                       scheme_with(options, "dgc")));
+  plans.push_back(plan("+ factor masking" + std::string(clip.empty() ? "" : ", clipping"),
+                       scheme_with(options, "dgc", "mask", "on")));
+  plans.push_back(plan("one pool instead of masking", scheme_with(options, "dgc")));
   return plans;
 }
 

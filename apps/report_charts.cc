@@ -7,7 +7,7 @@
 
 #include "apps/chart_svg.h"
 #include "apps/curve.h"
-#include "apps/report_parts.h"
+#include "apps/run_clock.h"
 
 namespace thinwire::apps {
 namespace {
@@ -38,12 +38,18 @@ struct Subject {
 constexpr Subject of_loss = {"loss", "How the loss falls", "Loss", "training loss", Unit::plain};
 constexpr Subject of_perplexity = {"perplexity", "How the perplexity falls", "Perplexity",
                                    "perplexity of the test set", Unit::plain};
+constexpr Subject of_word_error = {"word_error", "How the word error rate falls", "Word error rate",
+                                   "word error rate on the test set", Unit::percent};
 constexpr Subject of_accuracy = {"accuracy", "How the accuracy rises", "Accuracy",
                                  "accuracy on the test set", Unit::percent};
 
+bool is_time(const View& view) { return view.x == &Sample::seconds; }
+
 std::string figure(const Row& runs, const View& view, const Subject& subject) {
   const std::string title = std::string(subject.name) + " against " + view.title;
-  Chart chart{title, view.x_title, subject.y_title, view.unit, subject.unit, view.log, {}};
+  const std::string guess =
+      is_time(view) && clock_of(runs) == RunClock::estimated ? "estimated " : "";
+  Chart chart{title, guess + view.x_title, subject.y_title, view.unit, subject.unit, view.log, {}};
   for (std::size_t i = 0; i < runs.size(); ++i) {
     Series series{label_of(runs[i]), i, {}};
     for (const Sample& sample : mean_curve(runs[i], subject.key)) {
@@ -68,7 +74,9 @@ bool has_seeds(const Row& runs) {
 
 std::string section(const Row& runs, const Subject& subject, bool first) {
   std::string figures;
-  for (const View& view : views) figures += figure(runs, view, subject);
+  for (const View& view : views) {
+    if (!is_time(view) || clock_of(runs) != RunClock::none) figures += figure(runs, view, subject);
+  }
   const std::string bands =
       first && has_seeds(runs)
           ? tag("p",
@@ -84,7 +92,9 @@ std::string section(const Row& runs, const Subject& subject, bool first) {
 
 std::string chart_sections(const Row& runs) {
   // People compare the perplexity of language models, not their accuracy.
-  const Subject& quality = followed(runs, of_perplexity) ? of_perplexity : of_accuracy;
+  const Subject& quality = followed(runs, of_perplexity)   ? of_perplexity
+                           : followed(runs, of_word_error) ? of_word_error
+                                                           : of_accuracy;
   const bool has_quality = followed(runs, quality);
   return (has_quality ? section(runs, quality, true) : "") + section(runs, of_loss, !has_quality);
 }

@@ -12,6 +12,7 @@
 #include "apps/report_style.h"
 #include "apps/report_table.h"
 #include "apps/report_target.h"
+#include "apps/run_clock.h"
 
 namespace thinwire::apps {
 namespace {
@@ -21,9 +22,11 @@ std::string machine_text(const Row& comparison) {
   return words(comparison, "machine") + (cores.empty() ? "" : ", " + cores + " cores");
 }
 
-std::string link_text(const Row& comparison) {
+std::string link_text(const Row& comparison, RunClock clock) {
   const std::string link = words(comparison, "link");
-  return link.empty() ? "the machine's own" : link + ", emulated";
+  if (clock == RunClock::none) return "none";
+  if (link.empty()) return "the machine's own";
+  return link + (clock == RunClock::estimated ? ", estimated" : ", emulated");
 }
 
 bool in_common(const Row& runs, const std::string& key, const Row& value) {
@@ -61,14 +64,18 @@ std::string fact(const std::string& name, const std::string& value, bool code = 
 
 // What was trained, where and how: readers need this first to judge a number.
 std::string facts(const Row& comparison, const Row& runs) {
-  const std::string batch = common_setting(runs, "batch");
+  const std::string batch = common_setting(runs, "batch"),
+                    workers = common_setting(runs, "workers");
+  const RunClock clock = clock_of(runs);
+  const bool virtually = clock != RunClock::measured && !workers.empty();
   return tag("dl",
              fact("model", common_setting(runs, "model")) +
                  fact("data", common_setting(runs, "data")) +
-                 fact("workers", common_setting(runs, "workers")) +
+                 fact("workers", workers + (virtually ? ", virtual" : "")) +
                  fact("batch", batch.empty() ? "" : batch + " per worker") +
                  fact("steps", common_count(runs, "steps")) +
-                 fact("seeds", common_count(runs, "seeds")) + fact("link", link_text(comparison)) +
+                 fact("seeds", common_count(runs, "seeds")) +
+                 fact("link", link_text(comparison, clock)) +
                  fact("machine", machine_text(comparison)) +
                  fact("date", words(comparison, "date")) +
                  fact("version", words(comparison, "version")) +
@@ -91,15 +98,27 @@ std::string other_settings(const Row& runs) {
   return tag("h2", "Other settings") + "\n" + tag("p", escaped_markup(text)) + "\n";
 }
 
-std::string notice(const Row& comparison) {
+std::string warning(const std::string& what, const std::string& meaning) {
+  return tag("p", tag("strong", escaped_markup(what)) + ". " + meaning, "class=\"warn\"") + "\n";
+}
+
+std::string notice(const Row& comparison, RunClock clock) {
   const std::string link = words(comparison, "link");
+  if (clock == RunClock::none) {
+    return warning(
+        "Virtual workers",
+        "They take turns in one process, and there is no time to compare: bytes decide.");
+  }
+  if (clock == RunClock::estimated) {
+    return warning("Estimated times: " + link,
+                   "Virtual workers take turns in one process, and nothing waits. A step is "
+                   "computing and encoding of its slowest worker, then all messages over the link, "
+                   "then decoding and the update; nothing overlaps. Bytes are counted as sent.");
+  }
   if (link.empty()) return "";
-  return tag("p",
-             tag("strong", "Emulated link: " + escaped_markup(link)) +
-                 ". Workers share one machine, and our code delays their messages. Bytes are "
-                 "counted as sent.",
-             "class=\"warn\"") +
-         "\n";
+  return warning("Emulated link: " + link,
+                 "Workers share one machine, and our code delays their messages. Bytes are counted "
+                 "as sent.");
 }
 
 }  // namespace
@@ -115,10 +134,10 @@ std::string report_html(const Row& comparison) {
          report_palette + report_style + timeline_style + "</style>\n</head>\n<body>\n<main>\n" +
          tag("h1", methods ? "Distributed training, methods compared"
                            : "Gradient compression, schemes compared") +
-         "\n" + facts(comparison, runs) + notice(comparison) + lead(runs) + target_section(runs) +
-         tag("h2", "At the end") + "\n" + headline_table(runs) + chart_sections(runs) +
-         cost_section(runs) + timeline_section(runs) + stage_section(runs) + other_settings(runs) +
-         "</main>\n" + tag("script", report_script) + "\n</body>\n</html>\n";
+         "\n" + facts(comparison, runs) + notice(comparison, clock_of(runs)) + lead(runs) +
+         target_section(runs) + tag("h2", "At the end") + "\n" + headline_table(runs) +
+         chart_sections(runs) + cost_section(runs) + timeline_section(runs) + stage_section(runs) +
+         other_settings(runs) + "</main>\n" + tag("script", report_script) + "\n</body>\n</html>\n";
 }
 
 }  // namespace thinwire::apps

@@ -37,6 +37,14 @@ inline std::string tag(const std::string& name, const std::string& inside,
   return "<" + name + (more.empty() ? "" : " " + more) + ">" + inside + "</" + name + ">";
 }
 
+// The key of what people compare: a language model's rows also have an accuracy.
+inline const char* quality_of(const Row& row) {
+  for (const char* key : {"perplexity", "word_error"}) {
+    if (row.contains(key)) return key;
+  }
+  return "accuracy";
+}
+
 inline std::string label_of(const Row& run) {
   const std::string label = words(run, "label");
   return label.empty() ? words(run, "scheme") : label;

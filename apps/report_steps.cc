@@ -6,7 +6,7 @@
 #include <array>
 
 #include "apps/chart_svg.h"
-#include "apps/report_parts.h"
+#include "apps/run_clock.h"
 #include "apps/timeline_svg.h"
 
 namespace thinwire::apps {
@@ -124,7 +124,7 @@ std::string timeline_section(const Row& runs) {
 
 std::string stage_section(const Row& runs) {
   const double whole = longest(runs);
-  if (whole == 0) return "";
+  if (whole == 0 || clock_of(runs) != RunClock::measured) return "";  // nobody took the wait
   std::string figures;
   for (const Row& run : runs) figures += bar_figure(run, whole);
   return tag("h2", "Where a step's time goes") + "\n" +

@@ -24,14 +24,16 @@ struct Measure {
 
 std::string loss_text(double loss) { return printed("%.4g", loss); }
 
-constexpr std::array<Measure, 9> measures = {{
+constexpr std::array<Measure, 11> measures = {{
     {"accuracy", "accuracy", percent_text},
+    {"word_error", "word error rate", percent_text},
     {"perplexity", "perplexity", loss_text},
     {"loss", "loss", loss_text},
     {"bytes_per_step", "bytes per step", bytes_text},
     {"ratio", "ratio", times_text},
     {"last_ratio", "ratio at end", times_text},
     {"seconds_per_step", "time per step", seconds_text},
+    {"estimated_seconds_per_step", "estimated time per step", seconds_text},
     {"speed", "speed", times_text},
     {"speed_up", "speed-up", times_text},
 }};
@@ -56,7 +58,7 @@ std::string replicas_cell(const Row& row) {
 std::string seed_range(const Row& row) {
   const Number low = number(row, "lowest"), high = number(row, "highest");
   if (!low || !high) return "";
-  const std::string key = row.contains("perplexity") ? "perplexity" : "accuracy";
+  const std::string key = quality_of(row);
   const std::string from = quality_text(key, *low), to = quality_text(key, *high);
   return tag("span",
              (from == to ? "the same" : from + " \u2013 " + to) + " over " +
@@ -83,12 +85,15 @@ std::string seeds_text(const Rows& rows) {
 }
 
 std::string note(const Row& runs, const Rows& rows) {
+  const std::string steps = clock_of(runs) == RunClock::estimated ? "estimated steps" : "steps";
   const std::string speed =
-      are_methods(runs)
-          ? "Speed-up is in steps per second, against " + name_of(rows[basis_of(runs)]) +
+      clock_of(runs) == RunClock::none
+          ? "Virtual workers without a --link have no time and no speed."
+      : are_methods(runs)
+          ? "Speed-up is in " + steps + " per second, against " + name_of(rows[basis_of(runs)]) +
                 ". The first steps of a delayed method wait for nothing; the wait for messages in "
                 "flight after its last step counts. Compare runs much longer than the delay."
-          : "Speed is in steps per second, against the first row.";
+          : "Speed is in " + steps + " per second, against the first row.";
   return tag("p",
              "Bytes are what one worker's encoders wrote; the ratio is to the same gradients as "
              "f32. " +
@@ -98,9 +103,9 @@ std::string note(const Row& runs, const Rows& rows) {
 }
 
 void add_speed(Rows& rows, const Row& basis, const char* key) {
-  const Number base = number(basis, "seconds_per_step");
+  const Number base = step_seconds(basis);
   for (Row& row : rows) {
-    const Number own = number(row, "seconds_per_step");
+    const Number own = step_seconds(row);
     if (base && own && *own > 0) row[key] = *base / *own;
   }
 }
@@ -110,7 +115,7 @@ void add_reach(Row& row, const Row& run, const std::optional<Target>& target) {
   row["target"] = target->value;
   if (const std::optional<Reach> reach = reach_of(run, *target)) {
     row["target_steps"] = reach->steps.mean;
-    row["target_seconds"] = reach->seconds.mean;
+    if (reach->seconds) row["target_seconds"] = reach->seconds->mean;
     row["target_bytes"] = reach->bytes.mean;
   }
 }

@@ -62,14 +62,16 @@ Costs costs_of(const Row& runs, const Target& target) {
   for (const Row& run : runs) {
     costs.runs.push_back(reach_of(run, target));
     if (!costs.runs.back()) continue;
-    costs.seconds = std::max(costs.seconds, costs.runs.back()->seconds.high);
+    if (const auto& seconds = costs.runs.back()->seconds)
+      costs.seconds = std::max(costs.seconds, seconds->high);
     costs.bytes = std::max(costs.bytes, costs.runs.back()->bytes.high);
   }
   return costs;
 }
 
 std::string missed_cell(const Row& run, const Target& target) {
-  return tag("td", shortfall(run, target), "class=\"missed\" colspan=\"5\"");
+  const std::string columns = target.clock == RunClock::none ? "3" : "5";
+  return tag("td", shortfall(run, target), "class=\"missed\" colspan=\"" + columns + "\"");
 }
 
 std::string count_text(double count) { return printed("%.6g", count); }
@@ -77,10 +79,12 @@ std::string count_text(double count) { return printed("%.6g", count); }
 std::string reach_cells(const Reach& own, const Reach& basis, const Costs& costs,
                         std::size_t index) {
   const std::string low = count_text(own.steps.low), high = count_text(own.steps.high);
+  const std::string times =
+      own.seconds ? amount_cell("time", *own.seconds, costs.seconds, index, duration_text) +
+                        gain_cell("sooner", basis.seconds->mean, own.seconds->mean)
+                  : "";
   return labelled("steps", low == high ? low : low + " \u2013 " + high, " class=\"whole\"") +
-         amount_cell("time", own.seconds, costs.seconds, index, duration_text) +
-         gain_cell("sooner", basis.seconds.mean, own.seconds.mean) +
-         amount_cell("bytes per worker", own.bytes, costs.bytes, index, bytes_text) +
+         times + amount_cell("bytes per worker", own.bytes, costs.bytes, index, bytes_text) +
          gain_cell("fewer", basis.bytes.mean, own.bytes.mean);
 }
 
@@ -93,7 +97,7 @@ struct Pace {
 
 std::optional<Pace> pace_of(const Row& run) {
   const Row final = part(run, "final");
-  const Number steps = number(final, "steps"), seconds = number(final, "seconds_per_step"),
+  const Number steps = number(final, "steps"), seconds = step_seconds(final),
                bytes = number(final, "bytes_per_step");
   if (!steps || *steps < 1 || !seconds || !bytes) return {};
   Pace pace{*steps, *steps * *seconds, *steps * *bytes, *seconds, *bytes};
@@ -156,14 +160,19 @@ std::string target_section(const Row& runs) {
             "\n";
   }
   const std::string kind = are_methods(runs) ? "method" : "scheme";
-  const std::string note = "The target is the best value reached by all runs that end as well as " +
-                           label_of(runs[basis_of(runs)]) +
-                           " (within a point of accuracy, 3 % of perplexity, or 0.03 of loss). " +
-                           target_note(*target);
-  return tag("h2", "Time and bytes to " + target->str()) + "\n" +
-         tag("table", heading_row({kind, "steps", "time", "sooner", "bytes per worker", "fewer"}) +
-                          tag("tbody", body)) +
-         "\n" + tag("p", escaped_markup(note), "class=\"quiet\"") + "\n";
+  const std::string note =
+      "The target is the best value reached by all runs that end as well as " +
+      label_of(runs[basis_of(runs)]) +
+      " (within a point of accuracy or word error rate, 3 % of perplexity, or 0.03 of "
+      "loss). " +
+      target_note(*target);
+  const std::string time = time_word(target->clock);
+  const bool timed = target->clock != RunClock::none;
+  std::vector<std::string> headings = {kind, "steps", "bytes per worker", "fewer"};
+  if (timed) headings.insert(headings.begin() + 2, {time, "sooner"});
+  return tag("h2", (timed ? "Time and bytes to " : "Bytes to ") + target->str()) + "\n" +
+         tag("table", heading_row(headings) + tag("tbody", body)) + "\n" +
+         tag("p", escaped_markup(note), "class=\"quiet\"") + "\n";
 }
 
 std::string cost_section(const Row& runs) {
@@ -178,11 +187,12 @@ std::string cost_section(const Row& runs) {
     const std::optional<Pace> pace = pace_of(runs[i]);
     if (pace) body += tag("tr", run_cell(runs[i], i) + cost_cells(*pace, longer)) + "\n";
   }
-  const std::string kind = are_methods(runs) ? "method" : "scheme";
+  const std::string kind = are_methods(runs) ? "method" : "scheme",
+                    time = time_word(clock_of(runs));
   return tag("h2", "A whole training") + "\n" +
          tag("table",
-             heading_row({kind, "steps", "bytes", "time", "bytes of " + grouped(longer) + " steps",
-                          "time of " + grouped(longer) + " steps"}) +
+             heading_row({kind, "steps", "bytes", time, "bytes of " + grouped(longer) + " steps",
+                          time + " of " + grouped(longer) + " steps"}) +
                  tag("tbody", body)) +
          "\n" +
          tag("p",

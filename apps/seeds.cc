@@ -4,6 +4,8 @@
 
 #include <algorithm>
 
+#include "apps/report_parts.h"
+
 namespace thinwire::apps {
 namespace {
 
@@ -37,8 +39,8 @@ Row rows_of_seeds(const std::vector<Row>& documents) {
     Row rows = Row::array();
     for (const Row& row : document.value("rows", Row::array())) {
       Row brief = Row::object();
-      for (const char* key :
-           {"step", "loss", "accuracy", "perplexity", "bytes_total", "seconds_total"}) {
+      for (const char* key : {"step", "loss", "accuracy", "perplexity", "word_error", "bytes_total",
+                              "seconds_total", "estimated_seconds_total"}) {
         if (row.contains(key)) brief[key] = row[key];
       }
       rows.push_back(std::move(brief));
@@ -60,8 +62,7 @@ Row over_seeds(const std::vector<Row>& documents) {
     if (value.is_boolean()) final[key] = all_true(documents, key);
   }
   final["seeds"] = documents.size();
-  const char* quality = final.contains("perplexity") ? "perplexity" : "accuracy";
-  const std::vector<double> numbers = numbers_of(documents, quality);
+  const std::vector<double> numbers = numbers_of(documents, quality_of(final));
   if (!numbers.empty()) {
     const auto [low, high] = std::minmax_element(numbers.begin(), numbers.end());
     final["lowest"] = *low;

@@ -4,21 +4,60 @@
 #include "apps/train/averaging.h"
 
 #include <cmath>
+#include <optional>
+#include <utility>
 
 #include "apps/train/clock.h"
 #include "apps/train/optimizer.h"
+#include "thinwire/exchange/virtual_exchange.h"
 #include "thinwire/kernels/norm.h"
 
 namespace thinwire::train {
 namespace {
 
+// All ranks of the job, used as an Exchange of the rank whose turn it is.
+class TakesTurns {
+ public:
+  TakesTurns(const Settings& settings, Learner& learner)
+      : learner_(learner),
+        link_(settings.emulated),
+        exchange_(settings.virtual_workers, learner.buckets(), settings.config,
+                  exchange_options(settings)) {}
+
+  // Servers have room of their own for the averages.
+  void submit(std::uint16_t bucket, std::span<float> gradient) {
+    const int rank = learner_.rank();
+    if (rank < exchange_.workers()) exchange_.submit(rank, bucket, gradient);
+  }
+
+  StepResult finish() {
+    learner_.turn_to(0);  // it gets the averages
+    return exchange_.finish();
+  }
+
+  double link_seconds() const { return link_ ? exchange_.seconds_over(*link_) : 0; }
+  Report report() const { return exchange_.report(learner_.rank()); }
+  void observe(const Observer&) {}  // only --trace observes: check() in settings.h rejects it
+  void visit_state(StateVisitor& visitor) { exchange_.visit_state(learner_.rank(), visitor); }
+
+ private:
+  Learner& learner_;
+  const std::optional<Link> link_;
+  VirtualExchange exchange_;
+};
+
+double link_seconds(const Exchange&) { return 0; }  // they are part of `exposed`
+double link_seconds(const TakesTurns& exchange) { return exchange.link_seconds(); }
+
+template <typename Via>
 class Synchronous final : public Averaging {
  public:
-  Synchronous(const Settings& settings, Group& group, Learner& learner)
+  template <typename... Arguments>
+  Synchronous(const Settings& settings, Learner& learner, Arguments&&... of_exchange)
       : settings_(settings),
         learner_(learner),
         optimizer_(settings, learner.buckets()),
-        exchange_(group, learner.buckets(), settings.config, exchange_options(settings)) {}
+        exchange_(std::forward<Arguments>(of_exchange)...) {}
 
   void submit(std::uint16_t bucket) override {
     exchange_.submit(bucket, learner_.gradient(bucket));
@@ -32,7 +71,8 @@ class Synchronous final : public Averaging {
     if (!result.skipped) update(rate);
     const auto updated = Clock::now();
     phase("update", averaged, updated);
-    return {result.skipped, seconds(computed, averaged), seconds(averaged, updated)};
+    return {result.skipped, seconds(computed, averaged), seconds(averaged, updated),
+            link_seconds(exchange_)};
   }
 
   std::span<const float> model(std::size_t bucket) override { return learner_.weights(bucket); }
@@ -60,14 +100,19 @@ class Synchronous final : public Averaging {
   const Settings& settings_;
   Learner& learner_;
   Optimizer optimizer_;
-  Exchange exchange_;
+  Via exchange_;
 };
 
 }  // namespace
 
 std::unique_ptr<Averaging> average_gradients(const Settings& settings, Group& group,
                                              Learner& learner) {
-  return std::make_unique<Synchronous>(settings, group, learner);
+  return std::make_unique<Synchronous<Exchange>>(settings, learner, group, learner.buckets(),
+                                                 settings.config, exchange_options(settings));
+}
+
+std::unique_ptr<Averaging> average_virtually(const Settings& settings, Learner& learner) {
+  return std::make_unique<Synchronous<TakesTurns>>(settings, learner, settings, learner);
 }
 
 ExchangeOptions exchange_options(const Settings& settings) {

@@ -1,5 +1,6 @@
 // averaging.h: how the workers' progress becomes one model: gradients averaged in every step, or
-// delayed averages of updates (thinwire/delay). The trainer sees no difference.
+// delayed averages of updates (thinwire/delay). The trainer sees no difference. Of virtual workers,
+// submit(), report() and visit_state() are about the one whose turn it is (learner.h).
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -24,6 +25,7 @@ class Averaging {
     bool skipped = false;  // a gradient was not finite; the weights are unchanged
     double exposed = 0;    // seconds spent waiting for other workers
     double update = 0;     // seconds of everything else
+    double link = 0;       // virtual workers: seconds that the messages would take over --link
   };
 
   virtual ~Averaging() = default;
@@ -63,7 +65,9 @@ class Averaging {
 // The learner must outlive the result. These functions are collectives.
 std::unique_ptr<Averaging> average_gradients(const Settings& settings, Group& group,
                                              Learner& learner);
-// The same for a learner whose seat is the model's. `data` carries gradients from GPU to GPU; null:
+// The same for all ranks of the job in this process.
+std::unique_ptr<Averaging> average_virtually(const Settings& settings, Learner& learner);
+// The first for a learner whose seat is the model's. `data` carries gradients from GPU to GPU; null:
 // the group carries them.
 std::unique_ptr<Averaging> average_in_streams(const Settings& settings, Group& group,
                                               std::unique_ptr<StreamGroup> data, Learner& learner);
@@ -71,6 +75,10 @@ std::unique_ptr<Averaging> average_in_streams(const Settings& settings, Group& g
 using Rates = std::function<float(std::uint64_t step)>;
 std::unique_ptr<Averaging> average_late(const Settings& settings, Group& group, Learner& learner,
                                         Rates rates);
+// The same for a learner whose seat is the model's.
+std::unique_ptr<Averaging> average_late_in_streams(const Settings& settings, Group& group,
+                                                   std::unique_ptr<StreamGroup> data,
+                                                   Learner& learner);
 
 // --exchange and --fuse-mb.
 ExchangeOptions exchange_options(const Settings& settings);

@@ -2,7 +2,6 @@
 // the memory of scheme and optimizer stay on the GPU, and all work on them is in streams. The host
 // waits once after backward, to learn whether the step is skipped.
 // SPDX-License-Identifier: Apache-2.0
-#include <algorithm>
 #include <cmath>
 #include <utility>
 #include <vector>
@@ -18,14 +17,6 @@
 namespace thinwire::train {
 namespace {
 
-constexpr Stream models_stream{};  // the default stream
-
-std::size_t longest(const std::vector<Bucket>& buckets) {
-  std::size_t most = 0;
-  for (const Bucket& bucket : buckets) most = std::max(most, bucket.elements());
-  return most;
-}
-
 class InStreams final : public Averaging {
  public:
   InStreams(const Settings& settings, Group& group, std::unique_ptr<StreamGroup> data,
@@ -37,7 +28,7 @@ class InStreams final : public Averaging {
         optimizer_(settings, learner.buckets(), device_),
         exchange_({group, data_.get(), device_, options_of(settings).timeout}, learner.buckets(),
                   settings.config, exchange_options(settings)),
-        norm_(device_, longest(learner.buckets())),
+        norm_(device_, learner.buckets()),
         shown_(learner.buckets().size()) {}
 
   void submit(std::uint16_t bucket) override {

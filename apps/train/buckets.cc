@@ -73,8 +73,8 @@ class Buckets::Hook final : public PostAccumulateGradHook {
 };
 
 Buckets::Buckets(const std::vector<NamedParameter>& parameters,
-                 std::span<const std::uint32_t> order, std::size_t bytes, Seat seat) {
-  std::vector<std::size_t> bucket_of;
+                 std::span<const std::uint32_t> order, std::size_t bytes, Seat seat,
+                 std::size_t memories) {
   for (const std::uint32_t index : order) {
     const NamedParameter& parameter = parameters[index];
     const std::size_t full = (layout_.size() == 1 ? bytes / 4 : bytes) / sizeof(float);
@@ -89,42 +89,58 @@ Buckets::Buckets(const std::vector<NamedParameter>& parameters,
                                  count_of(parameter.tensor),
                                  {sizes.begin(), sizes.end()}});
     parameters_.push_back(parameter.tensor);
-    bucket_of.push_back(layout_.size() - 1);
+    bucket_of_.push_back(layout_.size() - 1);
   }
-  for (const Bucket& bucket : layout_) {
-    const auto elements = static_cast<std::int64_t>(bucket.elements());
-    const auto options = parameters_.front().options().requires_grad(false);
-    weights_.push_back(torch::empty({elements}, options));
-    gradients_.push_back(torch::zeros({elements}, options));
-    missing_.push_back(bucket.parameters.size());
-  }
-  std::vector<std::int64_t> next(layout_.size(), 0);
+  for (const Bucket& bucket : layout_) missing_.push_back(bucket.parameters.size());
+  weights_ = flat_memory();
+  const Tensors weights = slices_of(weights_);
   for (std::size_t i = 0; i < parameters_.size(); ++i) {
-    std::int64_t& offset = next[bucket_of[i]];
-    place(parameters_[i], bucket_of[i], offset);
-    offset += parameters_[i].numel();
+    const torch::NoGradGuard no_grad;
+    weights[i].copy_(parameters_[i]);
+    parameters_[i].set_data(weights[i]);
+    set_post_acc_grad_hooks(parameters_[i], std::make_unique<Hook>(*this, bucket_of_[i]));
   }
-  mirror_ = make_mirror(weights_, gradients_, seat);
+  for (std::size_t memory = 0; memory < memories; ++memory) {
+    Gradients& own = gradients_.emplace_back(Gradients{flat_memory(), {}, nullptr});
+    own.slices = slices_of(own.flat);
+    own.mirror = make_mirror(weights_, own.flat, seat);
+  }
+  choose_memory(0);
 }
 
 Buckets::~Buckets() {
   for (const torch::Tensor& parameter : parameters_) set_post_acc_grad_hooks(parameter, nullptr);
 }
 
-void Buckets::place(const torch::Tensor& parameter, std::size_t bucket, std::int64_t offset) {
-  const torch::NoGradGuard no_grad;
-  const auto view = [&](const torch::Tensor& flat) {
-    return flat.narrow(0, offset, parameter.numel()).view(parameter.sizes());
-  };
-  const torch::Tensor weights = view(weights_[bucket]);
-  weights.copy_(parameter);
-  parameter.set_data(weights);
-  parameter.mutable_grad() = view(gradients_[bucket]);
-  set_post_acc_grad_hooks(parameter, std::make_unique<Hook>(*this, bucket));
+Buckets::Tensors Buckets::flat_memory() const {
+  Tensors flat;
+  for (const Bucket& bucket : layout_) {
+    const auto elements = static_cast<std::int64_t>(bucket.elements());
+    flat.push_back(torch::zeros({elements}, parameters_.front().options().requires_grad(false)));
+  }
+  return flat;
+}
+
+Buckets::Tensors Buckets::slices_of(const Tensors& flat) const {
+  Tensors slices;
+  std::vector<std::int64_t> next(layout_.size(), 0);
+  for (std::size_t i = 0; i < parameters_.size(); ++i) {
+    const std::int64_t count = parameters_[i].numel();
+    std::int64_t& offset = next[bucket_of_[i]];
+    slices.push_back(flat[bucket_of_[i]].narrow(0, offset, count).view(parameters_[i].sizes()));
+    offset += count;
+  }
+  return slices;
+}
+
+void Buckets::choose_memory(std::size_t memory) {
+  memory_ = memory;
+  for (std::size_t i = 0; i < parameters_.size(); ++i)
+    parameters_[i].mutable_grad() = gradients_[memory].slices[i];
 }
 
 void Buckets::zero_gradients() {
-  for (torch::Tensor& gradient : gradients_) gradient.zero_();
+  for (torch::Tensor& gradient : gradients_[memory_].flat) gradient.zero_();
 }
 
 void Buckets::watch(Ready ready) {
@@ -135,14 +151,14 @@ void Buckets::watch(Ready ready) {
 void Buckets::release() {
   const Ready ready = std::exchange(ready_, nullptr);
   for (const Bucket& bucket : layout_) {
-    if (missing_[bucket.id] > 0) mirror_->fetch(bucket.id, ready);
+    if (missing_[bucket.id] > 0) mirror().fetch(bucket.id, ready);
   }
-  mirror_->settle();
+  mirror().settle();
 }
 
 void Buckets::arrived(std::size_t bucket) {
   if (!ready_) return;  // gradients are only being accumulated
-  if (--missing_[bucket] == 0) mirror_->fetch(static_cast<std::uint16_t>(bucket), ready_);
+  if (--missing_[bucket] == 0) mirror().fetch(static_cast<std::uint16_t>(bucket), ready_);
 }
 
 }  // namespace thinwire::train

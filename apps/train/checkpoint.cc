@@ -19,6 +19,10 @@ std::string saved_value(const State& state, const std::string& prefix) {
   return found->first.substr(prefix.size());
 }
 
+std::string next_file(const std::string& path, int rank) {
+  return checkpoint_file(path, rank) + ".next";
+}
+
 // Checkpoints from older versions do not have this entry.
 void check_rank(const State& state, const std::string& file, int rank) {
   const std::string saved = saved_value(state, prefix_of("rank"));
@@ -44,22 +48,28 @@ std::string checkpoint_file(const std::string& path, int rank) {
   return path + ".rank" + std::to_string(rank);
 }
 
-void save_checkpoint(Group& group, const std::string& path, State state, const Identity& identity) {
+void write_checkpoint(const std::string& path, int rank, State state, const Identity& identity) {
   for (const auto& [flag, value] : identity) {
     state[prefix_of(flag) + value] = {Share::replicated, {}, 1, false};
   }
-  state[prefix_of("rank") + std::to_string(group.rank())] = {Share::local, {}, 1, false};
-  const std::string file = checkpoint_file(path, group.rank()), next = file + ".next";
-  save_file(next, state);
-  group.barrier().wait();
-  std::error_code error;
-  std::filesystem::rename(next, file, error);
-  if (error) fail("cannot rename '", next, "' to '", file, "': ", error.message());
+  state[prefix_of("rank") + std::to_string(rank)] = {Share::local, {}, 1, false};
+  save_file(next_file(path, rank), state);
 }
 
-State load_checkpoint(const Group& group, const std::string& path, const Identity& identity) {
+void publish_checkpoint(Group& group, const std::string& path, const Crew& crew) {
+  group.barrier().wait();
+  for (int rank = crew.begin; rank < crew.end; ++rank) {
+    const std::string file = checkpoint_file(path, rank), next = next_file(path, rank);
+    std::error_code error;
+    std::filesystem::rename(next, file, error);
+    if (error) fail("cannot rename '", next, "' to '", file, "': ", error.message());
+  }
+}
+
+State load_checkpoint(const std::string& path, int rank, const Identity& identity) {
   // A run with more workers has ranks without a file. Rank 0's file tells them how many there were.
-  std::string file = checkpoint_file(path, group.rank());
+  const std::string own = checkpoint_file(path, rank);
+  std::string file = own;
   if (!std::filesystem::exists(file)) file = checkpoint_file(path, 0);
   if (!std::filesystem::exists(file)) {
     throw apps::BadInput("--resume: there is no file '" + file + "'; expected FILE of `--save " +
@@ -68,9 +78,8 @@ State load_checkpoint(const Group& group, const std::string& path, const Identit
   try {
     State state = load_file(file);
     compare(state, file, identity);
-    if (file == checkpoint_file(path, group.rank())) check_rank(state, file, group.rank());
-    if (file != checkpoint_file(path, group.rank()))
-      fail("there is no '", checkpoint_file(path, group.rank()), "'; is the checkpoint complete?");
+    if (file != own) fail("there is no '", own, "'; is the checkpoint complete?");
+    check_rank(state, file, rank);
     return state;
   } catch (const Error& error) {
     throw apps::BadInput(std::string("--resume: ") + error.what());

@@ -1,4 +1,4 @@
-// data.cc: the table of data kinds, and code shared by images and text.
+// data.cc: the table of data kinds, and code that kinds share.
 // SPDX-License-Identifier: Apache-2.0
 #include "apps/train/data.h"
 
@@ -42,6 +42,10 @@ const std::vector<Kind>& table() {
        [](const std::string& at, std::int64_t sequence) { return open_words(at, sequence); }},
       {"chars", "chars:PATH", "a text by characters (bytes)", Argument::required,
        [](const std::string& at, std::int64_t sequence) { return open_characters(at, sequence); }},
+      {"an4", "an4:DIR", "AN4 speech as 13 cepstra per frame: etc/an4_*.fileids, feat/*.mfc",
+       Argument::required, [](const std::string& at, std::int64_t) { return open_an4(at); }},
+      {"tones", "tones", "synthetic speech: words whose letters are sounds of 13 channels",
+       Argument::none, [](const std::string&, std::int64_t) { return open_tones(); }},
       {"synthetic", "synthetic[:CxHxW:CLASSES]", "noise around one pattern per class; 3x32x32:10",
        Argument::optional, [](const std::string& at, std::int64_t) { return open_synthetic(at); }},
       {"scaled", "scaled:SIZE:DATA", "images of other data at SIZExSIZE; scaled:224:cifar10:DIR",

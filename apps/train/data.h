@@ -14,11 +14,6 @@
 
 namespace thinwire::train {
 
-struct Batch {
-  torch::Tensor input;   // images f32 [N, C, H, W], or tokens i64 [N, T]
-  torch::Tensor target;  // classes i64 [N], or tokens i64 [N, T]
-};
-
 // Determines what augmentation draws.
 struct Draw {
   uint64_t seed = 0, step = 0;
@@ -30,10 +25,10 @@ class Data {
   virtual ~Data() = default;
 
   virtual Problem problem() const = 0;
-  // The number of training examples (images or sequences) over all workers: one epoch.
+  // The number of training examples (images, sequences or utterances) over all workers: one epoch.
   virtual int64_t train_examples() const = 0;
 
-  // The class of every training example. Empty if examples have none (text).
+  // The class of every training example. Empty if examples have none (text, speech).
   virtual std::vector<int64_t> train_classes() const { return {}; }
 
   // These training examples, in this order.
@@ -51,9 +46,10 @@ class Data {
 };
 
 // "digits", "stdlib", "cifar10:DIR", "idx:DIR", "text:PATH" (words), "chars:PATH" (characters),
-// "synthetic[:CxHxW:CLASSES]", "scaled:SIZE:DATA" (other images, at SIZE x SIZE). `sequence` is the
-// length of a language model's sequences. Throws an Error that names the file, what was expected
-// and what was found (missing, truncated, wrong magic), and what to do.
+// "an4:DIR" and "tones" (speech), "synthetic[:CxHxW:CLASSES]", "scaled:SIZE:DATA" (other images, at
+// SIZE x SIZE). `sequence` is the length of a language model's sequences. Throws an Error that
+// names the file, what was expected and what was found (missing, truncated, wrong magic), and what
+// to do.
 std::unique_ptr<Data> open_data(const std::string& spec, int64_t sequence);
 
 // One line per kind of data, for --help.

@@ -440,7 +440,7 @@ class SyntheticImages : public ImageData {
 };
 
 Problem parse_synthetic(const std::string& argument) {
-  Problem problem{false, 3, 32, 32, 10};
+  Problem problem{Domain::images, 3, 32, 32, 10};
   if (argument.empty()) return problem;
   const std::array<std::pair<std::int64_t*, char>, 4> parts = {{{&problem.channels, 'x'},
                                                                 {&problem.height, 'x'},
@@ -467,7 +467,7 @@ std::unique_ptr<Data> open_digits() {
   const std::vector<std::size_t> order = digit_order();
   const auto rows = std::span(order);
   const std::size_t tests = digit_images / 5;
-  return std::make_unique<StoredImages>(Problem{false, 1, 8, 8, 10},
+  return std::make_unique<StoredImages>(Problem{Domain::images, 1, 8, 8, 10},
                                         take(all, rows.subspan(tests), digit_pixels),
                                         take(all, rows.first(tests), digit_pixels), false);
 }
@@ -482,7 +482,7 @@ std::unique_ptr<Data> open_cifar10(const std::string& directory) {
     read_cifar(place + "/data_batch_" + number + ".bin", train);
   }
   read_cifar(place + "/test_batch.bin", test);
-  return std::make_unique<StoredImages>(Problem{false, 3, 32, 32, 10}, std::move(train),
+  return std::make_unique<StoredImages>(Problem{Domain::images, 3, 32, 32, 10}, std::move(train),
                                         std::move(test), true);
 }
 
@@ -496,8 +496,9 @@ std::unique_ptr<Data> open_idx(const std::string& directory) {
   }
   const std::int64_t classes = classes_of(train);
   check_labels(test, classes);
-  return std::make_unique<StoredImages>(Problem{false, 1, train.height, train.width, classes},
-                                        std::move(train.set), std::move(test.set), false);
+  return std::make_unique<StoredImages>(
+      Problem{Domain::images, 1, train.height, train.width, classes}, std::move(train.set),
+      std::move(test.set), false);
 }
 
 std::unique_ptr<Data> open_synthetic(const std::string& argument) {

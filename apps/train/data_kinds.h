@@ -23,6 +23,10 @@ std::unique_ptr<Data> open_stdlib(std::int64_t sequence);
 std::unique_ptr<Data> open_words(const std::string& path, std::int64_t sequence);
 std::unique_ptr<Data> open_characters(const std::string& path, std::int64_t sequence);
 
+// data_an4.cc and data_speech.cc
+std::unique_ptr<Data> open_an4(const std::string& directory);
+std::unique_ptr<Data> open_tones();
+
 // data.cc. Reads the whole file. If that fails, `advice` ends the Error.
 std::string read_file(const std::string& path, const std::string& advice);
 

@@ -60,8 +60,9 @@ std::unique_ptr<Data> open_scaled(const std::string& argument, std::int64_t sequ
          " and other data; write for example scaled:224:cifar10:DIR");
   }
   std::unique_ptr<Data> images = open_data(std::string(next + 1, end), sequence);
-  if (images->problem().language) {
-    fail("data 'scaled:", argument, "': expected images, got text; leave out scaled:", size, ":");
+  if (images->problem().domain != Domain::images) {
+    fail("data 'scaled:", argument, "': expected images, got ", name_of(images->problem().domain),
+         "; leave out scaled:", size, ":");
   }
   return std::make_unique<ScaledImages>(std::move(images), size);
 }

@@ -29,7 +29,7 @@ class TextData : public Data {
         vocabulary_(vocabulary),
         sequence_(sequence) {}
 
-  Problem problem() const override { return {true, 1, 1, 1, vocabulary_}; }
+  Problem problem() const override { return {Domain::text, 1, 1, 1, vocabulary_}; }
   std::int64_t train_examples() const override { return sequences(train_); }
 
   Batch train_batch_of(const std::vector<std::int64_t>& examples, const Draw&) const override {

@@ -18,6 +18,13 @@ using apps::BadInput;
 
 bool needs_gpu(const Settings& settings) { return settings.cuda || settings.kind == Engine::nccl; }
 
+std::string why_late_on_host(const Settings& settings) {
+  if (!settings.delayed) return "";
+  if (settings.delayed->correction == Correction::published)
+    return "the published correction has no CUDA version";
+  return settings.delayed->measure ? "a measured delay has no CUDA version" : "";
+}
+
 int count_gpus(const Settings& settings) {
   const std::string flag = settings.cuda ? "--device cuda: " : "--engine nccl: ";
   if (!c10::impl::hasDeviceGuardImpl(c10::DeviceType::CUDA)) {
@@ -34,16 +41,16 @@ int count_gpus(const Settings& settings) {
 }  // namespace
 
 Seat seat_of(const Settings& settings) {
-  if (settings.delayed) return Seat::host;
-  const bool stays = settings.cuda && why_on_host(settings).empty();
-  return stays || settings.streams ? Seat::model : Seat::host;
+  const bool stays = settings.cuda ? why_on_host(settings).empty()
+                                   : settings.streams && why_late_on_host(settings).empty();
+  return stays ? Seat::model : Seat::host;
 }
 
 std::string why_on_host(const Settings& settings) {
   if (!settings.cuda) return "";
-  if (settings.delayed) return "delayed averaging has no CUDA version";
-  if (!find_scheme(settings.config.scheme).cuda)
-    return "scheme " + settings.config.scheme + " has no CUDA version";
+  if (const std::string why = why_late_on_host(settings); !why.empty()) return why;
+  if (const std::string why = why_on_host(settings.config); !why.empty())
+    return "scheme " + settings.config.scheme + ": " + why;
   return has_cuda() ? "" : "this thinwire was built without nvcc";
 }
 

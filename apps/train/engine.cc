@@ -39,7 +39,8 @@ GroupOptions options_of(const Settings& settings) {
 
 std::unique_ptr<Group> make_group(const Settings& settings, const Place& place, int gpu) {
   std::unique_ptr<Group> group = make_plain(settings, place, gpu);
-  return settings.emulated ? emulate_link(std::move(group), *settings.emulated) : std::move(group);
+  const bool waits = settings.emulated && settings.virtual_workers == 0;
+  return waits ? emulate_link(std::move(group), *settings.emulated) : std::move(group);
 }
 
 std::unique_ptr<StreamGroup> make_data_group(const Settings& settings, const Place& place,
@@ -48,6 +49,10 @@ std::unique_ptr<StreamGroup> make_data_group(const Settings& settings, const Pla
   if (place.world == 1) return make_solo_stream_group(device);
   if (!between_gpus(settings)) return nullptr;
   return make_nccl_stream_group(meeting_of(place), gpu, options_of(settings));
+}
+
+void add(std::vector<double>& sums, const std::vector<double>& values) {
+  for (std::size_t i = 0; i < sums.size(); ++i) sums[i] += values[i];
 }
 
 std::vector<double> sum_over(Group& group, const std::vector<double>& values) {

@@ -16,8 +16,8 @@ namespace thinwire::train {
 GroupOptions options_of(const Settings& settings);
 
 // Gloo, MPI or NCCL (through that GPU), as the settings say; a group of one if there is one worker.
-// It runs over an emulated link if --link asks for one. Gloo where NCCL's bytes go from GPU to GPU.
-// A collective.
+// It runs over an emulated link if --link asks for one, except with --virtual, which estimates the
+// link. Gloo where NCCL's bytes go from GPU to GPU. A collective.
 std::unique_ptr<Group> make_group(const Settings& settings, const Place& place, int gpu);
 // What carries bytes from GPU to GPU, for work in streams: NCCL, or a group of one. Null: the group
 // above carries them, through the host. So it is over an emulated link, which delays bytes of the
@@ -32,6 +32,7 @@ void abort_mpi_engine(const std::string& text);
 // mpirun takes an exit for a crash and ends the other ranks.
 void end_mpi_engine();
 
+void add(std::vector<double>& sums, const std::vector<double>& values);
 // The sum of each value over the ranks, added in rank order: the same bits everywhere.
 std::vector<double> sum_over(Group& group, const std::vector<double>& values);
 

@@ -130,7 +130,7 @@ class Inspector {
         schemes_(schemes),
         settings_(training_of(asked_)),
         group_(std::move(make_local_groups(1).front())),
-        learner_(settings_, *group_, {.threads = settings.threads}, Seat::host),
+        learner_(settings_, *group_, {.threads = settings.threads}, train::Seat::host),
         optimizer_(settings_, learner_.buckets()),
         keeps_gradients_(settings_.steps < schemes.size()) {
     if (keeps_gradients_) return;
@@ -162,8 +162,11 @@ class Inspector {
   using Spans = std::vector<std::span<const float>>;
 
   void take_step(std::uint64_t step) {
-    loss_ = learner_.compute(
-        step, [](std::uint16_t) {}, [](const char*, Learner::Time, Learner::Time) {});
+    const auto nothing = [](const char*, Learner::Time, Learner::Time) {};
+    loss_ = learner_
+                .compute(
+                    step, [](std::uint16_t) {}, nothing)
+                .loss;
     check_finite(step);
     Gradient gradient;
     for (std::size_t i = 0; i < learner_.buckets().size(); ++i) {

@@ -1,4 +1,4 @@
-// learner.cc: one worker's model and data in libtorch.
+// learner.cc: model and data in libtorch.
 // SPDX-License-Identifier: Apache-2.0
 #include "apps/train/learner.h"
 
@@ -8,13 +8,18 @@
 #include <torch/utils.h>
 
 #include <algorithm>
+#include <mutex>
 #include <optional>
 
+#include "apps/train/answers.h"
 #include "apps/train/buckets.h"
+#include "apps/train/clock.h"
+#include "apps/train/crew.h"
 #include "apps/train/data.h"
 #include "apps/train/engine.h"
 #include "apps/train/models.h"
 #include "apps/verb.h"
+#include "thinwire/comm/reduce.h"
 #include "thinwire/core/error.h"
 #include "thinwire/core/random.h"
 
@@ -22,6 +27,9 @@ namespace thinwire::train {
 namespace {
 
 constexpr std::int64_t test_batch = 128;
+
+// torch's random numbers belong to the process. Who seeds them draws before others do.
+std::mutex randomness;
 
 // While it lives, matrix products and convolutions compute in bf16. Weights stay f32: autocast
 // keeps bf16 copies, which are dropped at the end, before the optimizer updates the weights.
@@ -56,13 +64,23 @@ torch::Device prepared(const Settings& settings, const Hardware& hardware) {
   return device;
 }
 
-// Replaces the tensor by its mean over the workers: a sum over the ranks divided by the number of
-// workers. The same bits everywhere.
-void average(Group& group, torch::Tensor& flat, int workers) {
-  const Bytes bytes{reinterpret_cast<std::byte*>(flat.data_ptr<float>()),
-                    static_cast<std::size_t>(flat.numel()) * sizeof(float)};
-  group.all_reduce(bytes, DType::f32, ReduceOp::sum, {}).wait();
-  flat.div_(workers);
+using Tensors = std::vector<torch::Tensor>;
+
+Bytes bytes_of(const torch::Tensor& flat) {
+  return {reinterpret_cast<std::byte*>(flat.data_ptr<float>()),
+          static_cast<std::size_t>(flat.numel()) * sizeof(float)};
+}
+
+// The sum over the ranks, `flats` of which are in this process. The same bits everywhere.
+torch::Tensor sum_of(Group& group, const Tensors& flats) {
+  torch::Tensor sum = torch::empty_like(flats[0]);
+  std::vector<ConstBytes> parts;
+  for (const torch::Tensor& flat : flats) parts.push_back(bytes_of(flat));
+  reduce_ranks(parts, DType::f32, ReduceOp::sum, [&](std::size_t at, ConstBytes result) {
+    std::ranges::copy(result, bytes_of(sum).subspan(at).begin());
+  });
+  group.all_reduce(bytes_of(sum), DType::f32, ReduceOp::sum, {}).wait();
+  return sum;
 }
 
 std::span<float> host_span(const TensorView& view) {
@@ -87,40 +105,58 @@ class Learner::Torch {
   Torch(const Settings& settings, Group& group, const Hardware& hardware, Seat seat)
       : settings_(settings),
         group_(group),
-        workers_(settings.meeting.workers(group.size())),
-        device_(prepared(settings, hardware)) {
+        crew_(crew_of(settings, group)),
+        rank_(crew_.begin),
+        device_(prepared(settings, hardware)),
+        seat_(seat) {
     if (hardware.threads > 0) at::set_num_threads(hardware.threads);
     data_ = from_user([&] { return open_data(settings.data, settings.sequence); });
-    model_ = from_user([&] { return make_model(settings.model, data_->problem(), settings.seed); });
+    model_ = from_user([&] {
+      const std::lock_guard lock(randomness);
+      return make_model(settings.model, data_->problem(), settings.seed);
+    });
     check_size();
     const bool by_class = settings.shares.kind == Partition::Kind::dirichlet;
     shares_ = from_user([&] {
       return Shares(settings.shares, data_->train_examples(),
                     by_class ? data_->train_classes() : std::vector<std::int64_t>{}, settings.seed,
-                    workers_);
+                    crew_.workers);
     });
     model_->to(device_);
     model_->train();
     const auto parameters = trainable(*model_);
     const auto bytes = static_cast<std::size_t>(settings.bucket_mb * 1e6);
-    buckets_.emplace(parameters, common_order(parameters), bytes, seat);
+    const auto memories = crew_.size() > 1 ? static_cast<std::size_t>(crew_.workers) : 1;
+    buckets_.emplace(parameters, common_order(parameters), bytes, seat, memories);
+    for (std::size_t i = 0; i < crew_.size(); ++i) buffers_.push_back(i == 0 ? in_use() : clones());
   }
 
-  bool language() const { return data_->problem().language; }
+  void turn_to(int rank) {
+    if (rank == rank_) return;
+    rank_ = rank;
+    if (!crew_.serves(rank)) buckets_->choose_memory(crew_.place(rank));
+  }
+  int rank() const { return rank_; }
+
+  Domain domain() const { return data_->problem().domain; }
 
   std::uint64_t steps_per_epoch() const {
-    const std::int64_t rounds = data_->train_examples() / (settings_.batch * workers_);
+    const std::int64_t rounds = data_->train_examples() / (settings_.batch * crew_.workers);
     return std::max<std::uint64_t>(1, static_cast<std::uint64_t>(rounds) / settings_.accumulate);
   }
 
   Buckets& buckets() { return *buckets_; }
 
-  double compute(std::uint64_t step, const Ready& ready, const Phase& phase) {
+  Computed compute(std::uint64_t step, const Ready& ready, const Phase& phase) {
+    std::unique_lock lock(randomness, std::defer_lock);
+    if (seat_ == Seat::host) lock.lock();  // in streams `ready` may wait for other ranks
+    const auto start = Clock::now();
     buckets_->push_weights();
     buckets_->zero_gradients();
+    if (crew_.size() > 1) use_buffers();
     // What dropout draws depends on the step alone, not on earlier steps, so a resumed run
     // continues exactly.
-    const auto rank = static_cast<std::uint64_t>(group_.rank());
+    const auto rank = static_cast<std::uint64_t>(rank_);
     torch::manual_seed(random_at(random_at(settings_.seed, step), rank));
     double sum = 0;
     for (std::uint64_t i = 0; i < settings_.accumulate; ++i) {
@@ -128,35 +164,32 @@ class Learner::Torch {
       sum += pass(step * settings_.accumulate + i, phase);
     }
     buckets_->release();
-    return sum / static_cast<double>(settings_.accumulate);
+    return {sum / static_cast<double>(settings_.accumulate), seconds(start, Clock::now())};
   }
 
   Score evaluate() {
     buckets_->push_weights();
-    const std::vector<torch::Tensor> own = average_buffers();
+    const Tensors own = average_buffers();
     model_->eval();
-    std::vector<double> sums(3);  // loss, correct answers, questions
-    {
-      const torch::NoGradGuard no_grad;
-      const std::int64_t batches = data_->test_batches(test_batch);
-      for (std::int64_t i = group_.rank(); i < batches; i += group_.size()) add_score(i, sums);
-    }
+    std::vector<double> sums(4);  // as in Count
+    for (int rank = crew_.begin; rank < crew_.end; ++rank) add(sums, sums_of_share(rank));
     model_->train();
     put_back(own);
     const std::vector<double> all = sum_over(group_, sums);
-    return {all[0] / all[2], all[1] / all[2]};
+    return {all[0] / all[1], all[2] / all[3]};
   }
 
   void visit_buffers(StateVisitor& visitor) {
-    for (auto& item : model_->named_buffers()) {
-      torch::Tensor& tensor = item.value();
+    const auto names = model_->named_buffers().keys();
+    for (std::size_t i = 0; i < names.size(); ++i) {
+      torch::Tensor& tensor = buffers_[crew_.place(rank_)][i];
       if (tensor.scalar_type() == torch::kFloat) {
         const torch::Tensor host = tensor.cpu();  // no copy if it is on the host already
-        visitor.tensor(item.key() + "/buffer", span_of(host), Share::local);
+        visitor.tensor(names[i] + "/buffer", span_of(host), Share::local);
         tensor.copy_(host);
       } else if (tensor.scalar_type() == torch::kLong && tensor.numel() == 1) {  // a counter
         auto number = static_cast<double>(tensor.item<std::int64_t>());
-        visitor.number(item.key() + "/buffer", number, Share::local);
+        visitor.number(names[i] + "/buffer", number, Share::local);
         tensor.fill_(static_cast<std::int64_t>(number));
       }  // all others are constants of the model
     }
@@ -168,116 +201,149 @@ class Learner::Torch {
   }
 
   void check_size() const {
-    const std::int64_t need = settings_.batch * workers_;
+    const std::int64_t need = settings_.batch * crew_.workers;
     if (data_->train_examples() >= need) return;
     throw apps::BadInput(
-        "--batch " + std::to_string(settings_.batch) + " with " + std::to_string(workers_) +
+        "--batch " + std::to_string(settings_.batch) + " with " + std::to_string(crew_.workers) +
         " workers needs " + std::to_string(need) + " examples per step, but " + settings_.data +
         " has " + std::to_string(data_->train_examples()) + " in total; give a smaller batch");
   }
 
-  torch::Tensor loss_of(const torch::Tensor& logits, const torch::Tensor& target) const {
-    const torch::Tensor rows = logits.reshape({-1, logits.size(-1)}).to(torch::kFloat);
-    return torch::nn::functional::cross_entropy(rows, target.reshape({-1}));
-  }
-
   Batch on_device(const Batch& batch) const {
-    return {batch.input.to(device_), batch.target.to(device_)};
+    return {batch.input.to(device_), batch.target.to(device_), batch.frames, batch.characters};
   }
 
   torch::Tensor forward(const Batch& examples) {
     const Batch batch = on_device(examples);
     const Bf16 guard(settings_.bf16, device_);
-    return loss_of(model_->forward(batch.input), batch.target);
+    return loss_of(domain(), model_->answer(batch), batch);
   }
 
   double pass(std::uint64_t index, const Phase& phase) {
-    const auto start = std::chrono::steady_clock::now();
-    const Batch batch = data_->train_batch_of(shares_->batch(index, group_.rank(), settings_.batch),
-                                              {settings_.seed, index, group_.rank()});
+    const auto start = Clock::now();
+    const Batch batch = data_->train_batch_of(shares_->batch(index, rank_, settings_.batch),
+                                              {settings_.seed, index, rank_});
     const torch::Tensor loss = forward(batch);
-    const auto middle = std::chrono::steady_clock::now();
+    const auto middle = Clock::now();
     phase("forward", start, middle);
     const torch::Tensor part =
         settings_.accumulate == 1 ? loss : loss / static_cast<double>(settings_.accumulate);
     part.backward();
     const auto value = loss.item<double>();  // waits for the GPU
-    phase("backward", middle, std::chrono::steady_clock::now());
+    phase("backward", middle, Clock::now());
     return value;
   }
 
   // A backward pass of two examples reveals the order. Everything else that it changed is restored.
   std::vector<std::uint32_t> common_order(const std::vector<NamedParameter>& parameters) {
-    std::vector<torch::Tensor> before;
-    for (const torch::Tensor& buffer : model_->buffers()) before.push_back(buffer.clone());
+    const Tensors before = clones();
     std::vector<std::uint32_t> order = arrival_order(parameters, [this] {
+      const std::lock_guard lock(randomness);
       const std::int64_t few = std::min<std::int64_t>(2, settings_.batch);
-      forward(data_->train_batch(settings_.seed, 0, 0, workers_, few)).backward();
+      forward(data_->train_batch(settings_.seed, 0, 0, crew_.workers, few)).backward();
     });
     put_back(before);
     group_.broadcast(std::as_writable_bytes(std::span(order)), 0, {}).wait();
     return order;
   }
 
-  void put_back(const std::vector<torch::Tensor>& values) {
+  Tensors clones() const {
+    Tensors values;
+    for (const torch::Tensor& buffer : model_->buffers()) values.push_back(buffer.clone());
+    return values;
+  }
+
+  // The model's own memory.
+  Tensors in_use() const {
+    Tensors values;
+    for (const torch::Tensor& buffer : model_->buffers()) values.push_back(buffer.detach());
+    return values;
+  }
+
+  // From now on the model computes with the buffers of this rank.
+  void use_buffers() {
+    const Tensors buffers = model_->buffers();
+    for (std::size_t i = 0; i < buffers.size(); ++i)
+      buffers[i].set_data(buffers_[crew_.place(rank_)][i]);
+  }
+
+  void put_back(const Tensors& values) {
     const torch::NoGradGuard no_grad;
-    const std::vector<torch::Tensor> buffers = model_->buffers();
+    const Tensors buffers = model_->buffers();
     for (std::size_t i = 0; i < buffers.size(); ++i) buffers[i].copy_(values[i]);
   }
 
-  // Replaces every floating-point buffer by its mean over the workers. Returns the old values.
-  std::vector<torch::Tensor> average_buffers() {
-    const torch::NoGradGuard no_grad;
-    std::vector<torch::Tensor> before, parts;
-    for (const torch::Tensor& buffer : model_->buffers()) {
-      before.push_back(buffer.clone());
+  // The floating-point buffers of a rank, as one.
+  torch::Tensor flat_buffers(int rank) const {
+    Tensors parts;
+    for (const torch::Tensor& buffer : buffers_[crew_.place(rank)])
       if (buffer.scalar_type() == torch::kFloat) parts.push_back(buffer.reshape({-1}));
-    }
-    if (parts.empty()) return before;
-    torch::Tensor flat = torch::cat(parts).cpu();
-    if (group_.rank() >= workers_) flat.zero_();  // a server has seen no data
-    average(group_, flat, workers_);
+    if (parts.empty()) return torch::empty({0});
+    const torch::Tensor flat = torch::cat(parts).cpu();
+    return crew_.serves(rank) ? torch::zeros_like(flat) : flat;  // a server has seen no data
+  }
+
+  // Replaces every floating-point buffer by its mean over the workers. Returns the old values.
+  Tensors average_buffers() {
+    const torch::NoGradGuard no_grad;
+    Tensors before = clones(), flats;
+    for (int rank = crew_.begin; rank < crew_.end; ++rank) flats.push_back(flat_buffers(rank));
+    if (flats[0].numel() == 0) return before;
+    const torch::Tensor mean = sum_of(group_, flats).div_(crew_.workers);
     std::int64_t at = 0;
     for (const torch::Tensor& buffer : model_->buffers()) {
       if (buffer.scalar_type() != torch::kFloat) continue;
-      buffer.copy_(flat.narrow(0, at, buffer.numel()).view(buffer.sizes()));
+      buffer.copy_(mean.narrow(0, at, buffer.numel()).view(buffer.sizes()));
       at += buffer.numel();
     }
     return before;
   }
 
+  std::vector<double> sums_of_share(int rank) {
+    const torch::NoGradGuard no_grad;
+    std::vector<double> sums(4);
+    const std::int64_t batches = data_->test_batches(test_batch);
+    for (std::int64_t i = rank; i < batches; i += crew_.world) add_score(i, sums);
+    return sums;
+  }
+
   void add_score(std::int64_t index, std::vector<double>& sums) {
     const Batch batch = on_device(data_->test_batch(index, test_batch));
     const Bf16 guard(settings_.bf16, device_);
-    const torch::Tensor logits = model_->forward(batch.input);
-    const auto questions = static_cast<double>(batch.target.numel());
-    sums[0] += loss_of(logits, batch.target).item<double>() * questions;
-    sums[1] += logits.argmax(-1).eq(batch.target).sum().item<double>();
-    sums[2] += questions;
+    const Count count = count_answers(domain(), model_->answer(batch), batch);
+    sums[0] += count.loss;
+    sums[1] += count.examples;
+    sums[2] += count.right;
+    sums[3] += count.questions;
   }
 
   const Settings& settings_;
   Group& group_;
-  int workers_;
+  const Crew crew_;
+  int rank_;  // whose turn it is
   torch::Device device_;
+  Seat seat_;
   std::unique_ptr<Data> data_;
   std::optional<Shares> shares_;
   std::shared_ptr<Model> model_;
   std::optional<Buckets> buckets_;
+  std::vector<Tensors> buffers_;  // by rank of the crew
 };
 
 Learner::Learner(const Settings& settings, Group& group, const Hardware& hardware, Seat seat)
     : torch_(std::make_unique<Torch>(settings, group, hardware, seat)) {}
 Learner::~Learner() = default;
 
-bool Learner::language() const { return torch_->language(); }
+void Learner::turn_to(int rank) { torch_->turn_to(rank); }
+int Learner::rank() const { return torch_->rank(); }
+Domain Learner::domain() const { return torch_->domain(); }
 std::uint64_t Learner::steps_per_epoch() const { return torch_->steps_per_epoch(); }
 const std::vector<Bucket>& Learner::buckets() const { return torch_->buckets().layout(); }
 TensorView Learner::weights_view(std::size_t bucket) { return torch_->buckets().weights(bucket); }
 TensorView Learner::gradient_view(std::size_t bucket) { return torch_->buckets().gradient(bucket); }
 std::span<float> Learner::weights(std::size_t bucket) { return host_span(weights_view(bucket)); }
 std::span<float> Learner::gradient(std::size_t bucket) { return host_span(gradient_view(bucket)); }
-double Learner::compute(std::uint64_t step, const Ready& ready, const Phase& phase) {
+Learner::Computed Learner::compute(std::uint64_t step, const Ready& ready, const Phase& phase) {
   return torch_->compute(step, ready, phase);
 }
 Score Learner::evaluate() { return torch_->evaluate(); }

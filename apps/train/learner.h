@@ -1,5 +1,6 @@
-// learner.h: the torch half of a worker: model, data, forward, backward, evaluation. The rest of
-// the trainer sees only flat buffers and numbers, and includes no torch.
+// learner.h: the torch half of a process: model, data, forward, backward, evaluation. The rest of
+// the trainer sees only flat buffers and numbers, and includes no torch. A process has one worker,
+// or all virtual ones: they share the weights and take turns.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -12,18 +13,13 @@
 #include <vector>
 
 #include "apps/train/device.h"
+#include "apps/train/domain.h"
 #include "apps/train/settings.h"
 #include "thinwire/comm/group.h"
 #include "thinwire/core/state.h"
 #include "thinwire/core/view.h"
 
 namespace thinwire::train {
-
-// Results on the test set.
-struct Score {
-  double loss = 0;      // mean per image or token
-  double accuracy = 0;  // share of correct answers
-};
 
 class Learner {
  public:
@@ -39,7 +35,11 @@ class Learner {
   Learner(const Learner&) = delete;
   Learner& operator=(const Learner&) = delete;
 
-  bool language() const;
+  // The calls below are about this rank of the crew; at first its first.
+  void turn_to(int rank);
+  int rank() const;
+
+  Domain domain() const;
   std::uint64_t steps_per_epoch() const;
   const std::vector<Bucket>& buckets() const;
   // Where `seat` says. The model uses them in the default stream of its GPU; other streams must
@@ -50,18 +50,22 @@ class Learner {
   std::span<float> weights(std::size_t bucket);
   std::span<float> gradient(std::size_t bucket);
 
+  struct Computed {
+    double loss = 0, seconds = 0;
+  };
   // Forward and backward of one step. The gradients are the means over this worker's batch (or
-  // batches, with --accumulate); the return value is their loss. `ready` is called once for each
-  // bucket, as soon as its gradient is complete (or the GPU has been given the work that completes
-  // it) and where `seat` says, while backward continues with the next. If the model lives on a GPU,
-  // another thread calls it, but never two at a time. The model computes with these weights.
-  double compute(std::uint64_t step, const Ready& ready, const Phase& phase);
+  // batches, with --accumulate); the loss is theirs. `ready` is called once for each bucket, as
+  // soon as its gradient is complete (or the GPU has been given the work that completes it) and
+  // where `seat` says, while backward continues with the next. If the model lives on a GPU, another
+  // thread calls it, but never two at a time. The model computes with these weights.
+  // Learners in threads of one process wait for each other here, but not on the clock.
+  Computed compute(std::uint64_t step, const Ready& ready, const Phase& phase);
 
-  // A collective: each rank evaluates its share of the test set. BatchNorm uses the mean of the
-  // workers' running statistics; the workers' own statistics stay unchanged.
+  // A collective: each rank evaluates its share of the test set, whosever turn it is. BatchNorm
+  // uses the mean of the workers' running statistics; the workers' own statistics stay unchanged.
   Score evaluate();
 
-  // This worker's BatchNorm statistics.
+  // This rank's BatchNorm statistics.
   void visit_buffers(StateVisitor& visitor);
 
  private:

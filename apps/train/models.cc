@@ -24,47 +24,62 @@ struct Entry {
 
 const std::vector<Entry>& entries() {
   static const std::vector<Entry> entries = {
-      {{"mlp", "two hidden layers of 300, for any image", false, "digits", false}, 1, make_mlp},
-      {{"cnn", "3x3 convolutions of 32 and 64, a layer of 128; 0.42M parameters at 28x28", false,
-        "synthetic:1x28x28:10", false},
+      {{"mlp", "two hidden layers of 300, for any image", Domain::images, "digits", false},
+       1,
+       make_mlp},
+      {{"cnn", "3x3 convolutions of 32 and 64, a layer of 128; 0.42M parameters at 28x28",
+        Domain::images, "synthetic:1x28x28:10", false},
        4,
        make_cnn},
-      {{"resnet20", "He et al. for CIFAR, 0.27M parameters, shortcuts without weights", false,
-        "synthetic:3x32x32:10", false},
+      {{"resnet20", "He et al. for CIFAR, 0.27M parameters, shortcuts without weights",
+        Domain::images, "synthetic:3x32x32:10", false},
        8,
        make_resnet20},
-      {{"resnet110", "the same with 110 layers, 1.7M parameters", false, "synthetic:3x32x32:10",
-        false},
+      {{"resnet110", "the same with 110 layers, 1.7M parameters", Domain::images,
+        "synthetic:3x32x32:10", false},
        8,
        make_resnet110},
-      {{"resnet50", "He et al. for ImageNet, 25.6M parameters at 1000 classes", false,
+      {{"resnet18", "the later form for CIFAR, 64 to 512 channels, 11.2M parameters",
+        Domain::images, "synthetic:3x32x32:10", false},
+       8,
+       make_resnet18},
+      {{"resnet50", "He et al. for ImageNet, 25.6M parameters at 1000 classes", Domain::images,
         "synthetic:3x224x224:1000", true},
        32,
        make_resnet50},
-      {{"alexnet", "Krizhevsky, one tower, 61.1M parameters at 1000 classes", false,
+      {{"alexnet", "Krizhevsky, one tower, 61.1M parameters at 1000 classes", Domain::images,
         "synthetic:3x224x224:1000", true},
        63,
        make_alexnet},
-      {{"vgg16", "Simonyan and Zisserman, 138.4M parameters at 1000 classes", false,
+      {{"vgg16", "Simonyan and Zisserman, 138.4M parameters at 1000 classes", Domain::images,
         "synthetic:3x224x224:1000", true},
        32,
        make_vgg16},
-      {{"lstm", "two layers of 200", true, "stdlib", false}, 0, make_lstm},
-      {{"lstm1500", "two layers of 1500, dropout 0.65, 66M parameters at 10,000 words", true,
-        "stdlib", true},
+      {{"lstm", "two layers of 200", Domain::text, "stdlib", false}, 0, make_lstm},
+      {{"lstm650", "two layers of 650, dropout 0.5, 20M parameters at 10,000 words", Domain::text,
+        "stdlib", false},
+       0,
+       make_lstm650},
+      {{"lstm1500", "two layers of 1500, dropout 0.65, 66M parameters at 10,000 words",
+        Domain::text, "stdlib", true},
        0,
        make_lstm1500},
-      {{"transformer", "decoder of 4 layers, 128 wide, 4 heads, up to 1024 tokens", true, "stdlib",
-        false},
+      {{"transformer", "decoder of 4 layers, 128 wide, 4 heads, up to 1024 tokens", Domain::text,
+        "stdlib", false},
        0,
        make_transformer},
+      {{"speech", "five bidirectional LSTMs of 256 for CTC, 5.5M parameters", Domain::speech,
+        "tones", false},
+       0,
+       make_recognizer},
   };
   return entries;
 }
 
 bool fits(const Entry& entry, const Problem& problem) {
-  return entry.info.language == problem.language &&
-         (problem.language || std::min(problem.height, problem.width) >= entry.smallest);
+  return entry.info.domain == problem.domain &&
+         (problem.domain != Domain::images ||
+          std::min(problem.height, problem.width) >= entry.smallest);
 }
 
 template <typename Predicate>
@@ -89,10 +104,9 @@ const Entry& entry_of(const std::string& name) {
 void check_fits(const Entry& entry, const Problem& problem) {
   if (fits(entry, problem)) return;
   const std::string fitting = names([&](const Entry& other) { return fits(other, problem); });
-  if (entry.info.language != problem.language) {
-    fail("model '", entry.info.name, "' reads ", entry.info.language ? "text" : "images",
-         ", but the data is ", problem.language ? "text" : "images", "; for this data use one of ",
-         fitting);
+  if (entry.info.domain != problem.domain) {
+    fail("model '", entry.info.name, "' reads ", name_of(entry.info.domain), ", but the data is ",
+         name_of(problem.domain), "; for this data use one of ", fitting);
   }
   fail("model '", entry.info.name, "' needs images of at least ", entry.smallest, "x",
        entry.smallest, ", but the data has ", problem.height, "x", problem.width,
@@ -101,7 +115,7 @@ void check_fits(const Entry& entry, const Problem& problem) {
 
 void check_problem(const Problem& problem) {
   if (problem.classes < 1) fail("expected at least one class, got ", problem.classes);
-  if (problem.language) return;
+  if (problem.domain == Domain::text) return;
   if (problem.channels < 1 || problem.height < 1 || problem.width < 1) {
     fail("expected an image of at least 1x1x1, got ", problem.channels, "x", problem.height, "x",
          problem.width);

@@ -9,25 +9,37 @@
 #include <string>
 #include <vector>
 
+#include "apps/train/domain.h"
+
 namespace thinwire::train {
 
 // The task of a model. It comes from the data.
 struct Problem {
-  bool language = false;  // tokens in, next token out; otherwise images in, class out
-  int64_t channels = 1, height = 8, width = 8;  // of an image
-  int64_t classes = 10;                         // or tokens in the vocabulary
+  Domain domain = Domain::images;
+  int64_t channels = 1, height = 8, width = 8;  // of an image; channels also of a frame of speech
+  int64_t classes = 10;                         // or tokens in the vocabulary, or characters
 };
 
-// forward(): images [N, C, H, W] -> logits [N, classes]; tokens [N, T] -> logits [N, T, classes].
+struct Batch {
+  torch::Tensor input;   // images f32 [N, C, H, W], tokens i64 [N, T], or frames f32 [N, T, C]
+  torch::Tensor target;  // classes i64 [N], tokens i64 [N, T], or characters i64 [N, L]
+  // Of speech: the lengths of each utterance, i64 [N] on the host, longest first. Zeros follow them.
+  torch::Tensor frames = {}, characters = {};
+};
+
+// forward(): images [N, C, H, W] -> logits [N, classes]; tokens [N, T] -> logits [N, T, classes];
+// frames [N, T, C] -> logits [N, answers_of(T), classes].
 class Model : public torch::nn::Module {
  public:
   virtual torch::Tensor forward(const torch::Tensor& input) = 0;
+  // The same for examples of different lengths: what follows an example does not change its logits.
+  virtual torch::Tensor answer(const Batch& batch) { return forward(batch.input); }
 };
 
 struct ModelInfo {
   std::string name;
   std::string help;  // one line
-  bool language = false;
+  Domain domain = Domain::images;
   std::string data;    // data it was made for, or noise of that size
   bool large = false;  // a CPU needs seconds for a step of a few examples
 };

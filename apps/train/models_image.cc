@@ -53,17 +53,27 @@ class Chain : public Model {
   nn::Sequential features_, classifier_;
 };
 
-// The two 3x3 layers of a CIFAR ResNet. The shortcut is option A of the paper, which has no
-// weights: every second pixel, and zeros for the new channels.
+// A shortcut where the shape changes: option A of the paper has no weights (every second pixel, and
+// zeros for the new channels), option B is a 1x1 convolution.
+enum class Shortcut { padded, projected };
+
+nn::Sequential projection(std::int64_t in, std::int64_t out, std::int64_t stride) {
+  return nn::Sequential(conv_for_norm(in, out, 1, stride), nn::BatchNorm2d(out));
+}
+
+// The two 3x3 layers of a small ResNet.
 class BasicBlock : public nn::Module {
  public:
-  BasicBlock(std::int64_t in, std::int64_t out, std::int64_t stride)
+  BasicBlock(std::int64_t in, std::int64_t out, std::int64_t stride, Shortcut kind)
       : stride_(stride),
         added_(out - in),
         conv1_(register_module("conv1", conv_for_norm(in, out, 3, stride))),
         bn1_(register_module("bn1", nn::BatchNorm2d(out))),
         conv2_(register_module("conv2", conv_for_norm(out, out, 3, 1))),
-        bn2_(register_module("bn2", nn::BatchNorm2d(out))) {}
+        bn2_(register_module("bn2", nn::BatchNorm2d(out))) {
+    if (kind == Shortcut::projected && !same_shape())
+      projection_ = register_module("shortcut", projection(in, out, stride));
+  }
 
   torch::Tensor forward(const torch::Tensor& input) {
     const torch::Tensor middle = torch::relu(bn1_->forward(conv1_->forward(input)));
@@ -71,8 +81,11 @@ class BasicBlock : public nn::Module {
   }
 
  private:
-  torch::Tensor shortcut(const torch::Tensor& input) const {
-    if (added_ == 0 && stride_ == 1) return input;
+  bool same_shape() const { return added_ == 0 && stride_ == 1; }
+
+  torch::Tensor shortcut(const torch::Tensor& input) {
+    if (same_shape()) return input;
+    if (!projection_.is_empty()) return projection_->forward(input);
     const torch::Tensor sparse =
         input.slice(2, 0, std::nullopt, stride_).slice(3, 0, std::nullopt, stride_);
     return nn::functional::pad(
@@ -84,6 +97,7 @@ class BasicBlock : public nn::Module {
   nn::BatchNorm2d bn1_;
   nn::Conv2d conv2_;
   nn::BatchNorm2d bn2_;
+  nn::Sequential projection_{nullptr};
 };
 
 // The 1x1, 3x3, 1x1 layers of an ImageNet ResNet, with the stride in the 3x3 layer as in
@@ -98,8 +112,7 @@ class Bottleneck : public nn::Module {
         conv3_(register_module("conv3", conv_for_norm(width, 4 * width, 1, 1))),
         bn3_(register_module("bn3", nn::BatchNorm2d(4 * width))) {
     if (in == 4 * width && stride == 1) return;
-    shortcut_ = register_module("shortcut", nn::Sequential(conv_for_norm(in, 4 * width, 1, stride),
-                                                           nn::BatchNorm2d(4 * width)));
+    shortcut_ = register_module("shortcut", projection(in, 4 * width, stride));
   }
 
   torch::Tensor forward(const torch::Tensor& input) {
@@ -138,19 +151,27 @@ class ResNet : public Model {
   nn::Linear fc_;
 };
 
-// 6n + 2 layers: three stages of n blocks.
-std::shared_ptr<Model> make_cifar_resnet(std::int64_t blocks_of_stage, const Problem& problem) {
-  const nn::Sequential stem(conv_for_norm(problem.channels, 16, 3, 1), nn::BatchNorm2d(16),
+// Stages of basic blocks, behind a stem that keeps the size of small images.
+std::shared_ptr<Model> make_cifar_resnet(const std::vector<std::int64_t>& widths,
+                                         std::int64_t blocks_of_stage, Shortcut kind,
+                                         const Problem& problem) {
+  std::int64_t in = widths.front();
+  const nn::Sequential stem(conv_for_norm(problem.channels, in, 3, 1), nn::BatchNorm2d(in),
                             nn::ReLU());
   nn::Sequential blocks;
-  std::int64_t in = 16;
-  for (const std::int64_t width : {16, 32, 64}) {
+  for (const std::int64_t width : widths) {
     for (std::int64_t i = 0; i < blocks_of_stage; ++i) {
-      blocks->push_back(std::make_shared<BasicBlock>(in, width, i == 0 && width > 16 ? 2 : 1));
+      const std::int64_t stride = width > in ? 2 : 1;
+      blocks->push_back(std::make_shared<BasicBlock>(in, width, stride, kind));
       in = width;
     }
   }
   return std::make_shared<ResNet>(stem, blocks, in, problem.classes);
+}
+
+// He et al.'s own: 6n + 2 layers.
+std::shared_ptr<Model> make_narrow_resnet(std::int64_t n, const Problem& problem) {
+  return make_cifar_resnet({16, 32, 64}, n, Shortcut::padded, problem);
 }
 
 // Configuration D of the paper. 0 stands for pooling.
@@ -193,11 +214,15 @@ std::shared_ptr<Model> make_cnn(const Problem& problem) {
 }
 
 std::shared_ptr<Model> make_resnet20(const Problem& problem) {
-  return make_cifar_resnet(3, problem);
+  return make_narrow_resnet(3, problem);
 }
 
 std::shared_ptr<Model> make_resnet110(const Problem& problem) {
-  return make_cifar_resnet(18, problem);
+  return make_narrow_resnet(18, problem);
+}
+
+std::shared_ptr<Model> make_resnet18(const Problem& problem) {
+  return make_cifar_resnet({64, 128, 256, 512}, 2, Shortcut::projected, problem);
 }
 
 std::shared_ptr<Model> make_resnet50(const Problem& problem) {

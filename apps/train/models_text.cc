@@ -136,6 +136,10 @@ std::shared_ptr<Model> make_lstm(const Problem& problem) {
   return std::make_shared<Lstm>(200, 0.0, problem.classes);
 }
 
+std::shared_ptr<Model> make_lstm650(const Problem& problem) {
+  return std::make_shared<Lstm>(650, 0.5, problem.classes);
+}
+
 std::shared_ptr<Model> make_lstm1500(const Problem& problem) {
   return std::make_shared<Lstm>(1500, 0.65, problem.classes);
 }

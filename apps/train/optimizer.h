@@ -38,7 +38,8 @@ class Optimizer {
   void visit_state(StateVisitor& visitor, const std::vector<Bucket>& buckets);
 
   bool adam() const { return adam_.has_value(); }
-  std::span<float> second_moment(std::size_t bucket) { return view(memory_[bucket].second).f32(); }
+  std::span<float> second_moment(std::size_t bucket) { return second_moment_view(bucket).f32(); }
+  TensorView second_moment_view(std::size_t bucket) const { return view(memory_[bucket].second); }
 
  private:
   // What is kept of a bucket. SGD needs at most one buffer. Skipped steps are not updates, so Adam

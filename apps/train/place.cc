@@ -79,6 +79,11 @@ int inherited(const char* name) {
 }
 
 Place join(const Launcher& launcher, const Settings& settings) {
+  if (settings.virtual_workers > 0) {
+    throw BadInput("--virtual " + std::to_string(settings.virtual_workers) +
+                   ": all virtual workers are in one process, but this one belongs to a job of " +
+                   launcher.name + "; start it outside, or leave --virtual out");
+  }
   Place place;
   place.world = number(launcher.world, 1, 1 << 20);
   place.rank = number(launcher.rank, 0, place.world - 1);

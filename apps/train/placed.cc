@@ -36,8 +36,10 @@ void copy_from_host(const TensorView& to, std::span<const float> values) {
     copy_now(to.data, values.data(), values.size_bytes(), to.device);
 }
 
-SquaredNorm::SquaredNorm(Device device, std::size_t most) {
+SquaredNorm::SquaredNorm(Device device, const std::vector<Bucket>& buckets) {
   if (device.kind == Device::Kind::cpu) return;
+  std::size_t most = 0;
+  for (const Bucket& bucket : buckets) most = std::max(most, bucket.elements());
   scratch_ = Buffer(place_on(device), norm_scratch(most) * sizeof(double), device);
   norm_ = Buffer(place_on(device), sizeof(double), device);
 }

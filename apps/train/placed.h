@@ -13,6 +13,9 @@
 
 namespace thinwire::train {
 
+// The stream in which the model computes: the default stream.
+inline constexpr Stream models_stream{};
+
 // A copy for the host. Waits for the device's default stream, in which the model computes.
 std::vector<float> copy_to_host(const TensorView& from);
 // Returns when the values are there. Later work of that stream sees them.
@@ -21,8 +24,8 @@ void copy_from_host(const TensorView& to, std::span<const float> values);
 // Squared norms, in the same bits on every device. Its memory is allocated once.
 class SquaredNorm {
  public:
-  SquaredNorm(Device device, std::size_t most);  // elements
-  double of(const TensorView& values) const;     // waits, as copy_to_host() does
+  SquaredNorm(Device device, const std::vector<Bucket>& buckets);
+  double of(const TensorView& values) const;  // waits, as copy_to_host() does
 
  private:
   Buffer scratch_, norm_;  // on a GPU

@@ -38,6 +38,10 @@ std::string cell(const Row& row, const char* key, const char* format) {
   return found->is_number() ? printed(format, found->get<double>()) : "nan";
 }
 
+std::string score_cell(const Row& row, const std::string& measure) {
+  return cell(row, measure.c_str(), measure == "perplexity" ? "%.2f" : "%.4f");
+}
+
 std::string time_cell(const Row& row, const char* key) {
   return row.contains(key) ? seconds_text(row.at(key).get<double>()) : "-";
 }
@@ -52,11 +56,48 @@ std::string delay_text(const Settings& settings) {
          " steps in flight, correction " + delay.correction_str() + "\n";
 }
 
+std::string virtual_text(const Settings& settings) {
+  if (settings.virtual_workers == 0) return "";
+  return "the workers take turns in this process: " +
+         (settings.emulated
+              ? "nothing waits, and times over " + settings.emulated->str() + " are estimated\n"
+              : "their times are not those of a step\n");
+}
+
 std::string seat_text(const Settings& settings) {
   if (!settings.cuda) return "";
   const std::string why = why_on_host(settings);
   return why.empty() ? "compression and update on the GPU\n"
                      : "compression and update on the CPU: " + why + "\n";
+}
+
+// The columns of times: heading and key.
+std::vector<std::pair<const char*, const char*>> times_of(const Settings& settings) {
+  if (settings.virtual_workers == 0) {
+    return {{"step", "seconds_per_step"},
+            {"compute", "compute_seconds"},
+            {"encode", "encode_seconds"},
+            {"wait", "wait_seconds"},
+            {"decode", "decode_seconds"}};
+  }
+  std::vector<std::pair<const char*, const char*>> times = {{"process", "process_seconds_per_step"},
+                                                            {"compute", "compute_seconds"},
+                                                            {"encode", "encode_seconds"},
+                                                            {"decode", "decode_seconds"}};
+  if (estimates(settings)) {
+    times.emplace_back("est. link", "estimated_link_seconds");
+    times.emplace_back("est. step", "estimated_seconds_per_step");
+  }
+  return times;
+}
+
+// A step's time, for the last line.
+std::string step_text(const Row& final) {
+  const auto text = [&](const char* key) { return seconds_text(final.at(key).get<double>()); };
+  if (final.contains("seconds_per_step")) return text("seconds_per_step") + " per step";
+  std::string process = text("process_seconds_per_step") + " per step of all workers";
+  if (!final.contains("estimated_seconds_per_step")) return process;
+  return process + ", estimated " + text("estimated_seconds_per_step") + " over the link";
 }
 
 void check_output() {
@@ -73,14 +114,14 @@ void print_cells(const std::vector<std::string>& cells) {
 }  // namespace
 
 std::vector<double> Tally::values() const {
-  return {steps,   skipped, loss, payload_bytes, dense_bytes, sent_bytes, seconds,
-          compute, encode,  wait, decode,        exposed,     optimizer};
+  return {steps,  skipped, loss,   payload_bytes, dense_bytes, sent_bytes, seconds, compute,
+          encode, wait,    decode, exposed,       optimizer,   estimated,  link};
 }
 
 Tally Tally::from(const std::vector<double>& v, double scale) {
-  return {v[0] * scale,  v[1] * scale,  v[2] * scale, v[3] * scale, v[4] * scale,
-          v[5] * scale,  v[6] * scale,  v[7] * scale, v[8] * scale, v[9] * scale,
-          v[10] * scale, v[11] * scale, v[12] * scale};
+  return {v[0] * scale,  v[1] * scale,  v[2] * scale,  v[3] * scale,  v[4] * scale,
+          v[5] * scale,  v[6] * scale,  v[7] * scale,  v[8] * scale,  v[9] * scale,
+          v[10] * scale, v[11] * scale, v[12] * scale, v[13] * scale, v[14] * scale};
 }
 
 Tally Tally::minus(const Tally& earlier) const {
@@ -90,23 +131,35 @@ Tally Tally::minus(const Tally& earlier) const {
   return from(mine, 1);
 }
 
-Row row_of(const Tally& tally) {
-  return {{"loss", per(tally.loss, tally.steps)},
-          {"bytes_per_step", per(tally.payload_bytes, tally.steps)},
-          {"sent_bytes_per_step", per(tally.sent_bytes, tally.steps)},
-          {"ratio", per(tally.dense_bytes, tally.payload_bytes)},
-          {"seconds_per_step", per(tally.seconds, tally.steps)},
-          {"compute_seconds", per(tally.compute, tally.steps)},
-          {"encode_seconds", per(tally.encode, tally.steps)},
-          {"wait_seconds", per(tally.wait, tally.steps)},
-          {"decode_seconds", per(tally.decode, tally.steps)},
-          {"exposed_seconds", per(tally.exposed, tally.steps)},
-          {"optimizer_seconds", per(tally.optimizer, tally.steps)},
-          {"skipped", std::llround(tally.skipped)}};
+bool estimates(const Settings& settings) {
+  return settings.virtual_workers > 0 && settings.emulated;
 }
 
-Reporter::Reporter(const Settings& settings, bool speaks, bool language)
-    : settings_(settings), speaks_(speaks), language_(language) {}
+Row row_of(const Settings& settings, const Tally& tally) {
+  Row row;
+  const auto add = [&](const char* key, double sum) { row[key] = per(sum, tally.steps); };
+  const bool processes = settings.virtual_workers == 0;
+  add("loss", tally.loss);
+  add("bytes_per_step", tally.payload_bytes);
+  add("sent_bytes_per_step", tally.sent_bytes);
+  row["ratio"] = per(tally.dense_bytes, tally.payload_bytes);
+  add(processes ? "seconds_per_step" : "process_seconds_per_step", tally.seconds);
+  if (estimates(settings)) {
+    add("estimated_seconds_per_step", tally.estimated);
+    add("estimated_link_seconds", tally.link);
+  }
+  add("compute_seconds", tally.compute);
+  add("encode_seconds", tally.encode);
+  if (processes) add("wait_seconds", tally.wait);
+  add("decode_seconds", tally.decode);
+  if (processes) add("exposed_seconds", tally.exposed);
+  add("optimizer_seconds", tally.optimizer);
+  row["skipped"] = std::llround(tally.skipped);
+  return row;
+}
+
+Reporter::Reporter(const Settings& settings, bool speaks, Domain domain)
+    : settings_(settings), speaks_(speaks), measure_(measure_of(domain)) {}
 
 void Reporter::head(const std::string& engine, int world, std::size_t parameters,
                     std::size_t buckets, std::uint64_t steps) {
@@ -118,7 +171,7 @@ void Reporter::head(const std::string& engine, int world, std::size_t parameters
             << "scheme " << settings_.config.str() << ", " << steps << " steps of "
             << static_cast<std::uint64_t>(settings_.batch) * settings_.accumulate
             << " examples per worker" << (settings_.bf16 ? ", bf16" : "") << "\n"
-            << delay_text(settings_) << seat_text(settings_) << "\n"
+            << delay_text(settings_) << virtual_text(settings_) << seat_text(settings_) << "\n"
             << std::flush;
 }
 
@@ -138,33 +191,35 @@ void Reporter::bar(std::uint64_t step, std::uint64_t steps, double loss, const T
 void Reporter::row(Row row) {
   if (!speaks_) return;
   apps::progress("");
-  if (!headed_) {
-    print_cells({"step", "epoch", "loss", language_ ? "perplexity" : "accuracy", "bytes/step",
-                 "ratio", "step", "compute", "encode", "wait", "decode", "skipped"});
+  const std::string score = score_cell(row, measure_);
+  std::vector<std::string> heads = {"step", "epoch", "loss", measure_, "bytes/step", "ratio"},
+                           cells = {std::to_string(row.at("step").get<std::uint64_t>()),
+                                    cell(row, "epoch", "%.2f"),
+                                    cell(row, "loss", "%.4f"),
+                                    score,
+                                    bytes_text(row.at("bytes_per_step").get<double>()),
+                                    ratio_text(row.at("ratio").get<double>())};
+  for (const auto& [head, key] : times_of(settings_)) {
+    heads.emplace_back(head);
+    cells.push_back(time_cell(row, key));
   }
+  heads.emplace_back("skipped");
+  cells.push_back(std::to_string(row.at("skipped").get<std::uint64_t>()));
+  if (!headed_) print_cells(heads);
   headed_ = true;
-  const std::string score =
-      language_ ? cell(row, "perplexity", "%.2f") : cell(row, "accuracy", "%.4f");
-  print_cells({std::to_string(row.at("step").get<std::uint64_t>()), cell(row, "epoch", "%.2f"),
-               cell(row, "loss", "%.4f"), score, bytes_text(row.at("bytes_per_step").get<double>()),
-               ratio_text(row.at("ratio").get<double>()), time_cell(row, "seconds_per_step"),
-               time_cell(row, "compute_seconds"), time_cell(row, "encode_seconds"),
-               time_cell(row, "wait_seconds"), time_cell(row, "decode_seconds"),
-               std::to_string(row.at("skipped").get<std::uint64_t>())});
+  print_cells(cells);
   rows_.push_back(std::move(row));
 }
 
 void Reporter::end(const Row& final) {
   if (!speaks_) return;
   apps::progress("");
-  const std::string score = language_ ? "perplexity " + cell(final, "perplexity", "%.2f")
-                                      : "accuracy " + cell(final, "accuracy", "%.4f");
+  const std::string score = std::string(measure_) + " " + score_cell(final, measure_);
   std::cout << "\n"
-            << (final.contains("accuracy") ? score + " on the test set" : "not evaluated")
+            << (final.contains(measure_) ? score + " on the test set" : "not evaluated")
             << " after " << final.at("steps") << " steps, "
             << bytes_text(final.at("bytes_per_step").get<double>()) << " per step and worker ("
-            << ratio_text(final.at("ratio").get<double>()) << "), "
-            << seconds_text(final.at("seconds_per_step").get<double>()) << " per step, "
+            << ratio_text(final.at("ratio").get<double>()) << "), " << step_text(final) << ", "
             << final.at("skipped") << " skipped, replicas identical, weights "
             << final.at("checksum").get<std::string>() << std::endl;
   check_output();

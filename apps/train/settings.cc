@@ -23,6 +23,8 @@ using apps::whole_from;
 using apps::whole_in;
 using apps::zero_or_more;
 
+constexpr int most_virtual = 1024;
+
 std::string text_of(double value) {
   char text[32];
   std::snprintf(text, sizeof text, "%.9g", value);
@@ -164,10 +166,15 @@ void add_wire(CLI::App& verb, Settings& s) {
                   "jitter=5ms, outage=LENGTH/EVERY (such as 2s/30s) and seed=N")
       ->type_name("100mbit,1ms");
   verb.add_option("--engine", s.engine,
-                  "Transport. mpi needs mpirun, nccl needs one GPU per worker")
+                  "Transport; default gloo. mpi needs mpirun, nccl needs one GPU\n"
+                  "per worker")
       ->type_name("gloo|mpi|nccl")
-      ->check(one_of({"gloo", "mpi", "nccl"}))
-      ->capture_default_str();
+      ->check(one_of({"gloo", "mpi", "nccl"}));
+  verb.add_option("--virtual", s.virtual_workers,
+                  "Train what this many workers would train, in one process. It estimates\n"
+                  "the time of a --link")
+      ->type_name("N")
+      ->check(whole_in(1, most_virtual));
 }
 
 void add_delay(CLI::App& verb, Settings& s) {
@@ -327,6 +334,40 @@ void check_fault(Settings& s) {
   s.fault = {step, rank};
 }
 
+// Refuses what would change nothing, or tell a time that nobody has measured.
+void check_virtual(const Settings& s) {
+  if (s.virtual_workers == 0) return;
+  const std::string flag = "--virtual " + std::to_string(s.virtual_workers);
+  if (s.workers > 0) {
+    throw BadInput(flag + " and --workers " + std::to_string(s.workers) +
+                   " clash: workers are either virtual or processes; give only one of them");
+  }
+  if (!s.engine.empty()) {
+    throw BadInput(flag + " and --engine " + s.engine +
+                   " clash: virtual workers share their memory; leave --engine out");
+  }
+  if (s.cuda || s.streams) {
+    throw BadInput(flag + " runs on the CPU only; use --device cpu, or --workers " +
+                   std::to_string(s.virtual_workers) + ", whose processes may share GPUs");
+  }
+  if (!s.trace.empty()) {
+    throw BadInput(flag + " and --trace clash: virtual workers take turns, so nothing overlaps; " +
+                   "use --workers");
+  }
+  if (s.delayed && s.emulated) {
+    throw BadInput(flag + " and --link clash under delayed averaging: what is hidden behind " +
+                   "computing is measured, not estimated; use --workers, or leave --link out");
+  }
+  if (s.delayed && s.delayed->measure) {
+    throw BadInput(flag + " and --delay " + s.delay + " clash: between virtual workers there is " +
+                   "no latency to measure; give --delay a number, or use --workers");
+  }
+  if (s.emulated && !s.emulated->steady()) {
+    throw BadInput(flag + ": the time of a link with jitter or outages cannot be estimated; use " +
+                   "--workers, or a --link without them");
+  }
+}
+
 }  // namespace
 
 std::vector<std::pair<std::string, std::string>> Settings::identity(int world) const {
@@ -394,6 +435,7 @@ void check(Settings& s) {
   s.bf16 = s.precision == "bf16";
   if (s.save_every > 0 && s.save.empty()) throw BadInput("--save-every needs --save FILE");
   check_fault(s);
+  check_virtual(s);
 }
 
 }  // namespace thinwire::train

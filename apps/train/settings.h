@@ -25,7 +25,8 @@ struct Settings {
   std::string model = "mlp";
   std::string data = "digits";
   std::string partition = "iid";
-  int workers = 0;  // 0: as many as the job has, otherwise 1
+  int workers = 0;          // 0: as many as the job has, otherwise 1
+  int virtual_workers = 0;  // 0: workers are processes
   std::string scheme = "dense";
   std::string exchange = "auto";
   std::string delay, correction;  // empty: not given
@@ -53,7 +54,7 @@ struct Settings {
   double bucket_mb = 4;
   double fuse_mb = 0;
   std::string link;
-  std::string engine = "gloo";
+  std::string engine;  // empty: not given
   std::string device = "cpu";
   double timeout = 60;
   int threads = 0;  // 0: torch's default, or 1 beside other workers on this machine
@@ -80,8 +81,11 @@ struct Settings {
   bool clip_average = false;  // the scheme does not clip, so the trainer clips the average
   std::optional<std::pair<std::uint64_t, int>> fault;
 
+  // Virtual workers of delayed averaging have weights of their own. Each is a thread.
+  bool in_threads() const { return virtual_workers > 0 && delayed; }
+
   // Workers and servers to start on this machine.
-  int processes() const { return std::max(1, workers) + meeting.servers; }
+  int processes() const { return virtual_workers > 0 ? 1 : std::max(1, workers) + meeting.servers; }
 
   // The flags and values that a checkpoint and the run that resumes it must share.
   std::vector<std::pair<std::string, std::string>> identity(int world) const;

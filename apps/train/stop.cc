@@ -8,6 +8,8 @@
 // rank can reach it, since no rank has begun a later one. The thread answers while the training
 // waits in a collective, so no rank can block the others.
 //
+// Threads of one process share the numbers: the first that sees the signal knows the largest.
+//
 // MPI has no store. Each rank votes before every step, and counts the votes a few steps later, when
 // they have arrived. All ranks count the same votes at the same step.
 // SPDX-License-Identifier: Apache-2.0
@@ -28,6 +30,7 @@
 #include <optional>
 #include <string>
 #include <thread>
+#include <vector>
 
 #include "apps/train/engine.h"
 #include "thinwire/core/error.h"
@@ -177,6 +180,37 @@ class Stop::Store final : public Agreement {
   std::thread thread_;  // the last member, because it uses all others
 };
 
+class Stop::Shared final : public Agreement {
+ public:
+  explicit Shared(const Place& place) : rank_(static_cast<std::size_t>(place.rank)) {
+    const std::lock_guard lock(common().mutex);
+    common().begun.resize(static_cast<std::size_t>(place.world));
+  }
+
+  bool allows(std::uint64_t step) override {
+    const std::lock_guard lock(common().mutex);
+    std::vector<std::uint64_t>& begun = common().begun;
+    std::optional<std::uint64_t>& last = common().last;
+    if (signalled && !last) last = *std::ranges::max_element(begun);
+    if (last && step >= *last) return false;
+    begun[rank_] = step + 1;
+    return true;
+  }
+
+ private:
+  struct Common {
+    std::mutex mutex;
+    std::vector<std::uint64_t> begun;  // steps, by rank
+    std::optional<std::uint64_t> last;
+  };
+  static Common& common() {
+    static Common all;
+    return all;
+  }
+
+  const std::size_t rank_;
+};
+
 // The votes use their own group, to stay out of the order of the exchange's collectives.
 class Stop::Votes final : public Agreement {
  public:
@@ -219,7 +253,9 @@ Stop::Stop(const Settings& settings, const Place& place) {
   const bool mpi = settings.kind == Engine::mpi;
   catch_signals(place.report >= 0, mpi);
   if (place.world == 1) return;
-  if (mpi)
+  if (settings.in_threads())
+    agreement_ = std::make_unique<Shared>(place);
+  else if (mpi)
     agreement_ = std::make_unique<Votes>(settings);
   else
     agreement_ = std::make_unique<Store>(settings, place);

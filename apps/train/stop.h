@@ -32,6 +32,7 @@ class Stop {
 
  private:
   class Agreement;
+  class Shared;
   class Store;
   class Votes;
   std::unique_ptr<Agreement> agreement_;  // with other ranks

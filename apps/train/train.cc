@@ -43,6 +43,8 @@ void add_train(CLI::App& parent) {
            "    thinwire train --model lstm --data stdlib --steps 2000 --resume state\n"
            "  Delayed averaging over a long link:\n"
            "    thinwire train --workers 4 --delay 20 --lr 0.05 --link 1gbit,50ms\n"
+           "  What 64 workers would train, in one process, and an estimate of their time:\n"
+           "    thinwire train --virtual 64 --batch 8 --scheme onebit --link 1gbit,1ms\n"
            "  As part of a job:\n"
            "    torchrun --nproc-per-node 4 --no-python thinwire train --scheme powersgd\n"
            "    mpirun -n 4 thinwire train --engine mpi --scheme topk:density=0.01\n";

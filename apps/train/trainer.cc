@@ -64,12 +64,14 @@ Trainer::Trainer(const Settings& settings, Group& group, const Place& place,
     : settings_(settings),
       group_(group),
       place_(place),
-      workers_(settings.meeting.workers(group.size())),
-      server_(group.rank() >= workers_),
+      crew_(crew_of(settings, group)),
       learner_(settings, group, hardware, seat_of(settings)),
-      reporter_(settings, group.rank() == 0, learner_.language()),
+      reporter_(settings, group.rank() == 0, learner_.domain()),
       steps_(steps_of(settings, learner_.steps_per_epoch())),
-      end_(settings.stop > 0 ? std::min(settings.stop, steps_) : steps_) {
+      end_(settings.stop > 0 ? std::min(settings.stop, steps_) : steps_),
+      sums_(crew_.size()),
+      computed_(crew_.size()),
+      estimate_(crew_) {
   average(hardware);
   if (!settings.resume.empty()) resume();
   if (step_ >= end_) {
@@ -82,14 +84,17 @@ Trainer::Trainer(const Settings& settings, Group& group, const Place& place,
 }
 
 void Trainer::average(const Hardware& hardware) {
-  engine_ = group_.name();
-  if (settings_.delayed) {
-    averaging_ = average_late(settings_, group_, learner_,
-                              [this](std::uint64_t step) { return rate_at(step); });
-  } else if (seat_of(settings_) == Seat::model) {
+  engine_ = settings_.virtual_workers > 0 ? "virtual" : group_.name();
+  if (seat_of(settings_) == Seat::model) {
     auto data = make_data_group(settings_, place_, hardware.gpu);
     if (data && group_.size() > 1) engine_ = data->name();
-    averaging_ = average_in_streams(settings_, group_, std::move(data), learner_);
+    const auto make = settings_.delayed ? average_late_in_streams : average_in_streams;
+    averaging_ = make(settings_, group_, std::move(data), learner_);
+  } else if (settings_.delayed) {
+    averaging_ = average_late(settings_, group_, learner_,
+                              [this](std::uint64_t step) { return rate_at(step); });
+  } else if (settings_.virtual_workers > 0) {
+    averaging_ = average_virtually(settings_, learner_);
   } else {
     averaging_ = average_gradients(settings_, group_, learner_);
   }
@@ -98,7 +103,7 @@ void Trainer::average(const Hardware& hardware) {
 void Trainer::run() {
   std::size_t parameters = 0;
   for (const Bucket& bucket : learner_.buckets()) parameters += bucket.elements();
-  reporter_.head(engine_, workers_, parameters, learner_.buckets().size(), steps_);
+  reporter_.head(engine_, crew_.workers, parameters, learner_.buckets().size(), steps_);
   stop_.emplace(settings_, place_);
   while (step_ < end_ && goes_on()) {
     take_step();
@@ -127,15 +132,15 @@ void Trainer::stop_early() {
 
 std::string Trainer::how_to_go_on() const {
   const std::string first = "'" + checkpoint_file(settings_.save, 0) + "'",
-                    last = "'" + checkpoint_file(settings_.save, group_.size() - 1) + "'";
+                    last = "'" + checkpoint_file(settings_.save, crew_.world - 1) + "'";
   return "interrupted after step " + std::to_string(step_) + " of " + std::to_string(steps_) +
-         "; the checkpoint is " + first + (group_.size() > 1 ? " to " + last : "") +
+         "; the checkpoint is " + first + (crew_.world > 1 ? " to " + last : "") +
          "; to continue, repeat the command with --resume " + settings_.save;
 }
 
 void Trainer::check_skips() const {
-  const auto steps = static_cast<std::uint64_t>(sums_.steps),
-             skipped = static_cast<std::uint64_t>(sums_.skipped);
+  const auto steps = static_cast<std::uint64_t>(sums_[0].steps),
+             skipped = static_cast<std::uint64_t>(sums_[0].skipped);
   const bool nearly_all = steps >= too_many_skipped && 10 * skipped > 9 * steps;
   if (!nearly_all && skipped_in_a_row_ < too_many_skipped) return;
   const std::string which =
@@ -147,35 +152,57 @@ void Trainer::check_skips() const {
 
 void Trainer::take_step() {
   const auto start = Clock::now();
-  const auto submit = [this](std::uint16_t bucket) {
-    if (settings_.fault && *settings_.fault == std::pair(step_, group_.rank()))
-      spoil(learner_.gradient_view(bucket));
-    averaging_->submit(bucket);
-  };
   const bool traced = !settings_.trace.empty() && step_ - first_ < traced_steps;
   const auto phase = [&](const char* name, Clock::time_point from, Clock::time_point to) {
     if (traced) trace_.compute(name, step_, from, to);
   };
-  last_loss_ = server_ ? serve(submit) : learner_.compute(step_, submit, phase);
-  const auto computed = Clock::now();
+  for (int rank = crew_.begin; rank < crew_.end; ++rank) {
+    const double loss = compute(rank, phase);
+    sums(rank).loss += loss;
+    if (rank == crew_.begin) last_loss_ = loss;
+  }
   const Averaging::Result result = averaging_->finish(rate_at(step_), phase);
-  const auto updated = Clock::now();
+  const double time = seconds(start, Clock::now());
+  const double estimated = estimates(settings_) ? estimate(result) : 0;
 
   ++step_;
-  sums_.steps += 1;
-  sums_.loss += last_loss_;
-  sums_.skipped += result.skipped ? 1 : 0;
   skipped_in_a_row_ = result.skipped ? skipped_in_a_row_ + 1 : 0;
-  sums_.compute += seconds(start, computed);
-  sums_.exposed += result.exposed;
-  sums_.optimizer += result.update;
-  sums_.seconds += seconds(start, updated);
+  for (Tally& sums : sums_) {
+    sums.steps += 1;
+    sums.skipped += result.skipped ? 1 : 0;
+    sums.exposed += result.exposed;
+    sums.optimizer += result.update;
+    sums.seconds += time;
+    sums.link += result.link;
+    sums.estimated += estimated;
+  }
+}
+
+// Forward and backward of one rank. Returns its loss.
+double Trainer::compute(int rank, const Learner::Phase& phase) {
+  const auto submit = [&](std::uint16_t bucket) {
+    if (settings_.fault && *settings_.fault == std::pair(step_, rank))
+      spoil(learner_.gradient_view(bucket));
+    averaging_->submit(bucket);
+  };
+  learner_.turn_to(rank);
+  const Learner::Computed its =
+      crew_.serves(rank) ? serve(submit) : learner_.compute(step_, submit, phase);
+  computed_[crew_.place(rank)] = its.seconds;
+  sums(rank).compute += its.seconds;
+  return its.loss;
+}
+
+double Trainer::estimate(const Averaging::Result& result) {
+  for (int rank = crew_.begin; rank < crew_.end; ++rank)
+    estimate_.add(rank, computed_[crew_.place(rank)], report_of(rank));
+  return estimate_.seconds(result.exposed, result.update, result.link);
 }
 
 // Submits every bucket as memory for the averages.
-double Trainer::serve(const Learner::Ready& submit) {
+Learner::Computed Trainer::serve(const Learner::Ready& submit) {
   for (const Bucket& bucket : learner_.buckets()) submit(bucket.id);
-  return 0;
+  return {};
 }
 
 float Trainer::rate_at(std::uint64_t step) const {
@@ -191,7 +218,7 @@ void Trainer::after_step() {
   } else if (evaluate || saves) {
     on_the_clock([this] { averaging_->await_arrivals(); });
   }
-  reporter_.bar(step_, end_, last_loss_, tally());
+  reporter_.bar(step_, end_, last_loss_, tally(crew_.begin));
   if (averaging_->in_step() && due(step_, settings_.check_every)) check_replicas();
   const std::uint64_t row_every =
       settings_.report_every > 0 ? settings_.report_every : std::max<std::uint64_t>(1, steps_ / 20);
@@ -205,8 +232,10 @@ void Trainer::on_the_clock(Wait wait) {
   const auto start = Clock::now();
   wait();
   const double time = seconds(start, Clock::now());
-  sums_.seconds += time;
-  sums_.exposed += time;
+  for (Tally& sums : sums_) {
+    sums.seconds += time;
+    sums.exposed += time;
+  }
 }
 
 void Trainer::check_replicas() {
@@ -229,33 +258,39 @@ void Trainer::watch_exchange() {
   });
 }
 
-Tally Trainer::tally() const {
-  const Report report = averaging_->report();
-  Tally all = sums_;
+Report Trainer::report_of(int rank) {
+  learner_.turn_to(rank);
+  return averaging_->report();
+}
+
+Tally Trainer::tally(int rank) {
+  const Report report = report_of(rank);
+  Tally all = sums(rank);
   all.payload_bytes = static_cast<double>(report.payload_bytes);
   all.dense_bytes = static_cast<double>(report.dense_bytes);
   all.sent_bytes = static_cast<double>(report.traffic.sent);
   all.encode = report.encode_seconds;
   all.wait = report.wait_seconds;
-  all.decode = report.decode_seconds;
-  return all;
+  // What virtual workers decode alike takes only the first of them time.
+  all.decode = std::max(report.decode_seconds, report_of(crew_.begin).decode_seconds);
+  if (!crew_.serves(rank)) return all;
+  Tally server;  // its traffic is a cost of the workers; its time is not
+  server.payload_bytes = all.payload_bytes;
+  server.sent_bytes = all.sent_bytes;
+  return server;
 }
 
 Tally Trainer::mean_tally() {
-  Tally mine = tally();
-  if (server_) {  // its traffic is a cost of the workers; its time is not
-    mine = {};
-    mine.payload_bytes = static_cast<double>(averaging_->report().payload_bytes);
-    mine.sent_bytes = static_cast<double>(averaging_->report().traffic.sent);
-  }
+  std::vector<double> all = Tally().values();
+  for (int rank = crew_.begin; rank < crew_.end; ++rank) add(all, tally(rank).values());
   const auto lock = averaging_->hold();
-  Tally mean = Tally::from(sum_over(group_, mine.values()), 1.0 / workers_);
-  if (!averaging_->in_step()) mean.skipped *= workers_;  // each worker counts its own
+  Tally mean = Tally::from(sum_over(group_, all), 1.0 / crew_.workers);
+  if (!averaging_->in_step()) mean.skipped *= crew_.workers;  // each worker counts its own
   return mean;
 }
 
 apps::Row Trainer::columns(const Tally& tally) const {
-  apps::Row row = row_of(tally);
+  apps::Row row = row_of(settings_, tally);
   if (averaging_->timed()) return row;
   for (const char* key : {"encode_seconds", "wait_seconds", "decode_seconds"}) row.erase(key);
   return row;
@@ -265,42 +300,47 @@ void Trainer::add_score(apps::Row& row) {
   const auto showing = averaging_->show();
   const Score score = learner_.evaluate();
   row["test_loss"] = score.loss;
-  if (learner_.language()) row["perplexity"] = std::exp(score.loss);
-  row["accuracy"] = score.accuracy;
+  const Domain domain = learner_.domain();
+  if (domain == Domain::text) row["perplexity"] = std::exp(score.loss);
+  if (domain == Domain::speech) row["word_error"] = 1 - score.accuracy;
+  if (domain != Domain::speech) row["accuracy"] = score.accuracy;
 }
 
 void Trainer::write_row(bool evaluate) {
   // Delayed: uses rank 0's own numbers, because a mean would make it wait.
-  const Tally now = averaging_->in_step() ? mean_tally() : tally();
+  const Tally now = averaging_->in_step() ? mean_tally() : tally(crew_.begin);
   apps::Row row = {
       {"step", step_},
       {"epoch", static_cast<double>(step_) / static_cast<double>(learner_.steps_per_epoch())},
       {"rate", settings_.rates.at(step_ - 1, steps_, learner_.steps_per_epoch())}};
   row.update(columns(now.minus(row_start_)));
   row["bytes_total"] = now.payload_bytes;
-  row["seconds_total"] = now.seconds;
+  if (settings_.virtual_workers == 0) row["seconds_total"] = now.seconds;
+  if (estimates(settings_)) row["estimated_seconds_total"] = now.estimated;
   row_start_ = now;
   if (evaluate) add_score(row);
   last_row_ = row;
   reporter_.row(std::move(row));
 }
 
+std::uint32_t Trainer::checksum() {
+  std::uint32_t sum = 0;
+  for (const Bucket& bucket : learner_.buckets())
+    sum = sum * 31 + crc32c(std::as_bytes(averaging_->model(bucket.id)));
+  return sum;
+}
+
 void Trainer::finish() {
   check_replicas();
-  std::uint32_t checksum = 0;
-  for (const Bucket& bucket : learner_.buckets()) {
-    const std::span<const float> weights = averaging_->model(bucket.id);
-    checksum = checksum * 31 + crc32c(std::as_bytes(weights));
-  }
   char text[16];
-  std::snprintf(text, sizeof text, "%08x", checksum);
+  std::snprintf(text, sizeof text, "%08x", checksum());
 
   apps::Row final = {{"steps", step_}};
   final.update(columns(mean_tally()));
   final["loss"] = last_row_.at("loss");
   // Delayed messages do not align with rows.
   final["last_ratio"] = averaging_->in_step() ? last_row_.at("ratio") : final.at("ratio");
-  for (const char* key : {"test_loss", "perplexity", "accuracy"}) {
+  for (const char* key : {"test_loss", "perplexity", "word_error", "accuracy"}) {
     if (last_row_.contains(key)) final[key] = last_row_.at(key);
   }
   final["replicas_identical"] = true;  // check_replicas() throws otherwise
@@ -309,9 +349,9 @@ void Trainer::finish() {
   about["engine"] = engine_;
   about["device"] = settings_.device;
   about["compressed_on"] = settings_.cuda && seat_of(settings_) == Seat::model ? "cuda" : "cpu";
-  about["emulated"] = settings_.emulated.has_value();
-  for (const auto& [flag, value] : settings_.identity(group_.size()))
-    about["settings"][flag] = value;
+  about["emulated"] = settings_.emulated && settings_.virtual_workers == 0;
+  if (settings_.virtual_workers > 0) about["virtual"] = settings_.virtual_workers;
+  for (const auto& [flag, value] : settings_.identity(crew_.world)) about["settings"][flag] = value;
   // Prints the result first, so that a full disk cannot lose it.
   reporter_.end(final);
   Attempts attempts;
@@ -334,28 +374,49 @@ void Trainer::visit_state(StateVisitor& visitor) {
 }
 
 void Trainer::save() {
-  State state;
-  StateSaver saver(state);
-  visit_state(saver);
+  for (int rank = crew_.begin; rank < crew_.end; ++rank) {
+    learner_.turn_to(rank);
+    State state;
+    StateSaver saver(state);
+    visit_state(saver);
+    write_checkpoint(settings_.save, rank, std::move(state), settings_.identity(crew_.world));
+  }
   const auto lock = averaging_->hold();
-  save_checkpoint(group_, settings_.save, std::move(state), settings_.identity(group_.size()));
+  publish_checkpoint(group_, settings_.save, crew_);
   saved_ = step_;
 }
 
 void Trainer::resume() {
-  const State state = load_checkpoint(group_, settings_.resume, settings_.identity(group_.size()));
+  load(crew_.begin);
+  const std::uint64_t step = step_;
+  const std::uint32_t weights = checksum();
+  for (int rank = crew_.begin + 1; rank < crew_.end; ++rank) {
+    load(rank);
+    if (step_ != step) refuse_steps(rank);
+    if (checksum() == weights) continue;
+    throw apps::BadInput("--resume: the files of '" + settings_.resume +
+                         "' are of different trainings: rank " + std::to_string(rank) +
+                         " has other weights than rank 0; use another checkpoint");
+  }
+  const double sum = sum_over(group_, {static_cast<double>(step_)})[0];
+  if (sum != static_cast<double>(step_) * group_.size()) refuse_steps(group_.rank());
+}
+
+void Trainer::load(int rank) {
+  learner_.turn_to(rank);
+  const State state = load_checkpoint(settings_.resume, rank, settings_.identity(crew_.world));
   StateLoader loader(state);
   try {
     visit_state(loader);
   } catch (const Error& error) {
     throw apps::BadInput(std::string("--resume: ") + error.what());
   }
-  const double sum = sum_over(group_, {static_cast<double>(step_)})[0];
-  if (sum != static_cast<double>(step_) * group_.size()) {
-    throw apps::BadInput("--resume: the files of '" + settings_.resume +
-                         "' are of different steps, rank " + std::to_string(group_.rank()) +
-                         "'s of step " + std::to_string(step_) + "; use another checkpoint");
-  }
+}
+
+void Trainer::refuse_steps(int rank) const {
+  throw apps::BadInput("--resume: the files of '" + settings_.resume +
+                       "' are of different steps, rank " + std::to_string(rank) + "'s of step " +
+                       std::to_string(step_) + "; use another checkpoint");
 }
 
 }  // namespace thinwire::train

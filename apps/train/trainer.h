@@ -1,5 +1,5 @@
-// trainer.h: one worker's training from the first step, or from a checkpoint, to the last. No torch
-// here.
+// trainer.h: one process's training from the first step, or from a checkpoint, to the last: that of
+// one worker, or of all virtual ones. No torch here.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -7,8 +7,11 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "apps/train/averaging.h"
+#include "apps/train/crew.h"
+#include "apps/train/estimate.h"
 #include "apps/train/launch.h"
 #include "apps/train/learner.h"
 #include "apps/train/report.h"
@@ -30,7 +33,9 @@ class Trainer {
   void average(const Hardware& hardware);
   bool goes_on();
   void take_step();
-  double serve(const Learner::Ready& submit);
+  double compute(int rank, const Learner::Phase& phase);
+  Learner::Computed serve(const Learner::Ready& submit);
+  double estimate(const Averaging::Result& result);
   float rate_at(std::uint64_t step) const;
   void after_step();
   template <typename Wait>
@@ -44,28 +49,34 @@ class Trainer {
   std::string how_to_go_on() const;
   void check_skips() const;
 
-  Tally tally() const;
+  Report report_of(int rank);
+  Tally& sums(int rank) { return sums_[crew_.place(rank)]; }
+  Tally tally(int rank);
   Tally mean_tally();
   apps::Row columns(const Tally& tally) const;
   void visit_state(StateVisitor& visitor);
+  std::uint32_t checksum();
   void save();
   void resume();
+  void load(int rank);
+  [[noreturn]] void refuse_steps(int rank) const;
 
   const Settings& settings_;
   Group& group_;
   const Place place_;
-  int workers_;
-  bool server_;  // holds a replica like all ranks, but computes no gradients
+  const Crew crew_;
   Learner learner_;
   Reporter reporter_;
   Trace trace_;
   std::uint64_t steps_, end_, step_ = 0, first_ = 0;
   std::unique_ptr<Averaging> averaging_;
-  std::string engine_;        // what carries the gradients
-  std::optional<Stop> stop_;  // set in run()
-  std::uint64_t saved_ = 0;   // step of the last checkpoint
-  Tally sums_;                // this worker in this run; tally() adds the exchange's share
-  Tally row_start_;           // means at the last row
+  std::string engine_;            // what carries the gradients
+  std::optional<Stop> stop_;      // set in run()
+  std::uint64_t saved_ = 0;       // step of the last checkpoint
+  std::vector<Tally> sums_;       // each rank in this run; tally() adds the exchange's share
+  std::vector<double> computed_;  // by rank: seconds of the last step
+  StepEstimate estimate_;
+  Tally row_start_;  // means at the last row
   double last_loss_ = 0;
   std::uint64_t skipped_in_a_row_ = 0;  // most recent steps
   apps::Row last_row_;

@@ -2,8 +2,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <exception>
 #include <memory>
 #include <optional>
+#include <vector>
 
 #include "apps/train/device.h"
 #include "apps/train/engine.h"
@@ -11,13 +13,18 @@
 #include "apps/train/settings.h"
 #include "apps/train/stop.h"
 #include "apps/verb.h"
+#include "thinwire/comm/local.h"
+#include "thinwire/core/error.h"
 #include "thinwire/core/parallel.h"
 
 namespace thinwire::train {
 
 inline int threads_of(const Settings& settings, const Place& place) {
   if (settings.threads > 0) return settings.threads;
-  return place.beside_others ? 1 : 0;
+  // Virtual workers have the bits of --workers, which share a machine.
+  const int virtual_ranks =
+      settings.virtual_workers > 0 ? settings.virtual_workers + settings.meeting.servers : 0;
+  return place.beside_others || virtual_ranks > 1 ? 1 : 0;
 }
 
 [[noreturn]] inline void give_up(const Settings& settings, const Place& place,
@@ -26,7 +33,31 @@ inline int threads_of(const Settings& settings, const Place& place) {
   leave(place, text, code);
 }
 
-// Calls make(group, place, hardware), then run() on the object that it returns.
+// Calls make(group, place, hardware), then run(), for every worker of the job, each in a thread.
+template <typename Make>
+void work_in_threads(const Settings& settings, const Hardware& hardware, const Make& make) {
+  std::vector<std::exception_ptr> refusals(static_cast<std::size_t>(settings.virtual_workers));
+  const auto work = [&](Group& group) {
+    Place place;
+    place.rank = group.rank();
+    place.world = group.size();
+    try {
+      make(group, place, hardware)->run();
+    } catch (const apps::BadInput&) {
+      refusals[static_cast<std::size_t>(place.rank)] = std::current_exception();
+      throw;
+    }
+  };
+  try {
+    run_local(settings.virtual_workers, work, options_of(settings));
+  } catch (const Error&) {  // others may only know that this rank is gone
+    for (const std::exception_ptr& refusal : refusals)
+      if (refusal) std::rethrow_exception(refusal);
+    throw;
+  }
+}
+
+// The same for this process as one worker, or as a crew of virtual ones.
 template <typename Make>
 void work(const Settings& settings, const Place& place, const Make& make) {
   // Declared outside, because an error must not destroy them: that could wait for workers
@@ -36,6 +67,7 @@ void work(const Settings& settings, const Place& place, const Make& make) {
   try {
     const Hardware hardware{threads_of(settings, place), gpu_of(settings, place)};
     if (hardware.threads > 0) set_threads(hardware.threads);
+    if (settings.in_threads()) return work_in_threads(settings, hardware, make);
     group = make_group(settings, place, hardware.gpu);
     task = make(*group, place, hardware);
     task->run();

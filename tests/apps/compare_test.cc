@@ -85,13 +85,14 @@ TEST_F(Compare, AblationOfDgc) {
   const json result = rows("compare --preset dgc-ablation:density=0.01 --steps 50 " + stand_in());
   std::vector<std::string> schemes;
   for (const json& row : result) schemes.push_back(row["scheme"]);
-  EXPECT_EQ(schemes, (std::vector<std::string>{"dense", "topk:density=0.01,feedback=off",
-                                               "topk:density=0.01", "dgc:density=0.01,mask=off",
-                                               "dgc:density=0.01,mask=off,warmup=10",
-                                               "dgc:density=0.01,warmup=10"}));
+  EXPECT_EQ(schemes, (std::vector<std::string>{
+                         "dense", "topk:density=0.01,feedback=off", "topk:density=0.01",
+                         "dgc:density=0.01,mask=off", "dgc:density=0.01,mask=off,warmup=10",
+                         "dgc:density=0.01,mask=on,warmup=10", "dgc:density=0.01,warmup=10"}));
   EXPECT_EQ(result[4]["run"], "+ warm-up");
-  EXPECT_EQ(result[5]["run"], "all: + factor masking");
-  EXPECT_EQ(rows("compare --preset dgc-ablation:clip=1,warmup=7 " + stand_in()).size(), 6u);
+  EXPECT_EQ(result[5]["run"], "+ factor masking");
+  EXPECT_EQ(result[6]["run"], "one pool instead of masking");
+  EXPECT_EQ(rows("compare --preset dgc-ablation:clip=1,warmup=7 " + stand_in()).size(), 7u);
 }
 
 // The stand-in's accuracy is its seed / 10: 0.1, 0.2, 0.3.

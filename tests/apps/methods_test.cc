@@ -85,6 +85,11 @@ TEST_F(Methods, SpeedUpIsOverFedAvgOfFiveSteps) {
   EXPECT_NEAR(result[1]["speed_up"].get<double>(), 0.2, 1e-9);
 }
 
+TEST_F(Methods, NothingOverlapsBetweenVirtualWorkers) {
+  rows("compare --methods sync --virtual 2 " + stand_in());
+  EXPECT_EQ(read(path("calls")).find("--virtual 2 --delay 0 --scheme dense --json "), 0u);
+}
+
 TEST_F(Methods, RefusesBadMethods) {
   const std::string trainer = stand_in();
   expect_refused("compare --methods wings " + trainer,

@@ -117,12 +117,89 @@ TEST_F(Report, EqualTimesAreDecidedByBytes) {
   EXPECT_TRUE(contains(page_, "evaluated at the end only"));
 }
 
+// Virtual workers with a --link: as train writes them, under other names than measured times.
+json estimated(json run) {
+  run["virtual"] = 4;
+  run["final"]["compute_seconds"] = 0.01;
+  const auto rename = [](json& row, const std::string& key) {
+    row["estimated_" + key] = row[key];
+    row.erase(key);
+  };
+  rename(run["final"], "seconds_per_step");
+  for (json& row : run["rows"]) rename(row, "seconds_total");
+  return run;
+}
+
+json timeless(json run) {
+  run["virtual"] = 4;
+  run["final"].erase("seconds_per_step");
+  for (json& row : run["rows"]) row.erase("seconds_total");
+  return run;
+}
+
+TEST_F(Report, EstimatedTimesDecideAndSayThatTheyAre) {
+  const Values values = {0.5, 0.972, 0.975};
+  const std::string out = said({estimated(run_of("dense", "accuracy", values, 0.1, 1000)),
+                                estimated(run_of("onebit", "accuracy", values, 0.02, 32)),
+                                estimated(run_of("topk", "accuracy", values, 0.05, 10))});
+  expect_both(out,
+              "onebit reaches 97.5 % accuracy first, in an estimated 6 s, 5.00 times sooner than "
+              "dense, and sends 9.60 kB per worker until then, 31.2 times less.");
+  expect_both(out, "topk needs the fewest bytes: it gets there in an estimated 15 s, 2.00 times");
+  expect_both(out, "Times are estimated for the --link");
+  EXPECT_TRUE(contains(out, "est. time to 97.5 %")) << out;
+  EXPECT_TRUE(contains(out, "est. time/step")) << out;
+  EXPECT_NEAR(rows_[1]["target_seconds"].get<double>(), 6, 1e-9);
+  EXPECT_EQ(rows_[1]["speed"], 5);
+  for (const char* part : {"Estimated times: ", ">estimated time<", ">estimated time per step<",
+                           "estimated time in training", "in estimated steps per second"}) {
+    EXPECT_TRUE(contains(page_, part)) << part;
+  }
+  for (const char* part : {"Emulated link", ">time<", "Where a step's time goes"})
+    EXPECT_FALSE(contains(page_, part)) << part;
+}
+
+// onebit would be the fastest by what is missing here.
+TEST_F(Report, WithoutTimesBytesDecide) {
+  const Values values = {0.5, 0.972, 0.975};
+  const std::string out = said({timeless(run_of("dense", "accuracy", values, 0.1, 1000)),
+                                timeless(run_of("onebit", "accuracy", values, 0.01, 32)),
+                                timeless(run_of("topk", "accuracy", {0.5, 0.6, 0.7}, 0.05, 10)),
+                                timeless(run_of("dgc", "accuracy", values, 0.2, 20))});
+  expect_both(
+      out,
+      "dgc reaches 97.5 % accuracy with the fewest bytes: it sends 6.00 kB per worker until "
+      "then, 50.0 times less than dense.");
+  expect_both(out, "topk never reaches it: its best is 70.00 %.");
+  expect_both(out, "Virtual workers without a --link have no time, so bytes decide.");
+  EXPECT_TRUE(contains(out, "bytes to 97.5 %")) << out;
+  for (const char* key : {"target_seconds", "speed"}) EXPECT_FALSE(rows_[3].contains(key)) << key;
+  EXPECT_EQ(rows_[3]["target_bytes"], 6000);
+  for (const char* part : {" against time", "sooner", "A whole training", " first, "})
+    EXPECT_FALSE(contains(page_, part)) << part;
+  const std::string alone = said({timeless(run_of("dense", "accuracy", {0.9}, 0.1, 1000)),
+                                  timeless(run_of("topk", "accuracy", {0.9}, 0.1, 2000))});
+  expect_both(alone,
+              "dense reaches 90.0 % accuracy with the fewest bytes: it sends 100.00 kB per "
+              "worker until then.");
+  expect_both(alone, "these are the bytes of the whole training");
+}
+
 TEST_F(Report, TheBasisMayWin) {
   const std::string out = said({run_of("dense", "perplexity", {40, 20.11}, 0.1, 1000),
                                 run_of("topk", "perplexity", {50, 20.52}, 0.2, 2000),
                                 run_of("dgc", "perplexity", {50, 20.8}, 0.1, 10)});
   expect_both(out, "dense reaches a perplexity of 20.6 first, in 20 s, and sends 200.00 kB");
   expect_both(out, "dgc never reaches it: its best is 20.8.");
+}
+
+TEST_F(Report, AWordErrorRateFallsAndIsAShare) {
+  const std::string out = said({run_of("dense", "word_error", {0.9, 0.31, 0.1072}, 0.1, 1000),
+                                run_of("topk", "word_error", {0.8, 0.3, 0.1168}, 0.2, 100),
+                                run_of("dgc", "word_error", {0.9, 0.4, 0.1173}, 0.1, 10)});
+  expect_both(out, "dense reaches a word error rate of 11.7 % first, in 30 s");
+  expect_both(out, "dgc never reaches it: its best is 11.73 %.");
+  EXPECT_TRUE(contains(page_, "How the word error rate falls"));
 }
 
 // A run without values is reported as such. Without values of the baseline there is no verdict.

@@ -26,14 +26,15 @@ Candidate candidate(const char* scheme, double bytes, double kept, bool reducibl
 }
 
 // Costs as on the emulated link: a sum takes two steps and Gloo's handshake, a gather one step and
-// the handshake.
+// the handshake. The second step's latency hides behind the bytes, where there are some, and long
+// messages to several ranks take a tenth longer than their bytes.
 TEST(Verdict, TimesFollowBytesAndLatencies) {
   const Link link = Link::parse("8mbit,10ms");
   Candidate sum = candidate("bf16", 2.4e6, 1, true);
-  const double sum_bytes = link.wire_seconds(3'600'000);
-  EXPECT_NEAR(exchange_seconds(sum, link, 4), 0.03 + sum_bytes, 1e-9);
+  const double sum_bytes = link.wire_seconds(3'960'000);
+  EXPECT_NEAR(exchange_seconds(sum, link, 4), 0.02 + sum_bytes, 1e-9);
   sum.collectives = 3;
-  EXPECT_NEAR(exchange_seconds(sum, link, 4), 0.09 + sum_bytes, 1e-9);
+  EXPECT_NEAR(exchange_seconds(sum, link, 4), 0.06 + sum_bytes, 1e-9);
   Candidate gather = candidate("topk", 1e4, 0.25, false);
   const double seconds = 0.02 + link.wire_seconds(30'000);
   EXPECT_NEAR(exchange_seconds(gather, link, 4), seconds, 1e-9);

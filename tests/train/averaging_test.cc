@@ -18,6 +18,7 @@
 #include "apps/train/placed.h"
 #include "thinwire/comm/local.h"
 #include "thinwire/compress/registry.h"
+#include "thinwire/core/buffer.h"
 
 namespace thinwire::train {
 namespace {
@@ -164,18 +165,25 @@ TEST(Seat, FollowsTheRegistry) {
     settings.device = "cuda";
     check(settings);
     const std::string why = why_on_host(settings);
-    EXPECT_EQ(why == "scheme " + scheme->name + " has no CUDA version", !scheme->cuda) << why;
+    EXPECT_EQ(why.starts_with("scheme " + scheme->name + ": "), !scheme->cuda) << why;
     EXPECT_TRUE(scheme->cuda || seat_of(settings) == Seat::host);
   }
 }
 
-TEST(Seat, IsTheHostForDelayedAveraging) {
-  Settings settings;
-  settings.device = "cuda";
-  settings.delay = "2";
-  check(settings);
-  EXPECT_EQ(seat_of(settings), Seat::host);
-  EXPECT_EQ(why_on_host(settings), "delayed averaging has no CUDA version");
+TEST(Seat, IsTheHostForSomeDelays) {
+  const auto why = [](const char* delay, const char* correction) {
+    Settings settings;
+    settings.device = "cuda";
+    settings.delay = delay;
+    settings.correction = correction;
+    check(settings);
+    const std::string reason = why_on_host(settings);
+    EXPECT_EQ(seat_of(settings) == Seat::model, reason.empty());
+    return reason;
+  };
+  EXPECT_EQ(why("2", ""), has_cuda() ? "" : "this thinwire was built without nvcc");
+  EXPECT_EQ(why("auto:8", ""), "a measured delay has no CUDA version");
+  EXPECT_EQ(why("2", "published"), "the published correction has no CUDA version");
 }
 
 }  // namespace

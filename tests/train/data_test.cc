@@ -368,7 +368,7 @@ TEST_F(Text, WordsAreNumberedByFrequencyAndLinesEnd) {
   const auto data = open_data("text:" + path() + "/ptb", 3);
   // a: 3, <eos>: 2, then <unk>, b, c with one each.
   EXPECT_EQ(data->problem().classes, 5);
-  EXPECT_TRUE(data->problem().language);
+  EXPECT_EQ(data->problem().domain, Domain::text);
   const Batch test = data->test_batch(0, 1);
   EXPECT_TRUE(torch::equal(test.input, torch::tensor({{0L, 2L, 3L}})));
   EXPECT_TRUE(torch::equal(test.target, torch::tensor({{2L, 3L, 1L}})));
@@ -437,7 +437,7 @@ TEST_F(Text, ThePythonLibraryIsLongEnough) {
 }
 
 TEST(Kinds, AreListedAndChecked) {
-  EXPECT_EQ(data_kinds().size(), std::size_t{8});
+  EXPECT_EQ(data_kinds().size(), std::size_t{10});
   EXPECT_SAYS(error_of("imagenet"),
               "unknown data 'imagenet'; known are digits, stdlib, cifar10:DIR");
   EXPECT_SAYS(error_of("cifar10"), "data 'cifar10' does not say where; write cifar10:DIR");

@@ -5,6 +5,8 @@
 
 #include <gtest/gtest.h>
 
+#include <map>
+
 #include "thinwire/core/error.h"
 
 namespace thinwire::train {
@@ -14,10 +16,11 @@ void PrintTo(const ModelInfo& info, std::ostream* out) { *out << info.name; }
 
 namespace {
 
-constexpr Problem cifar{false, 3, 32, 32, 10};
-constexpr Problem imagenet{false, 3, 224, 224, 1000};
-constexpr Problem words{true, 1, 1, 1, 10'000};
-constexpr Problem letters{true, 1, 1, 1, 65};
+constexpr Problem cifar{Domain::images, 3, 32, 32, 10};
+constexpr Problem imagenet{Domain::images, 3, 224, 224, 1000};
+constexpr Problem words{Domain::text, 1, 1, 1, 10'000};
+constexpr Problem letters_heard{Domain::speech, 13, 1, 1, 28};
+constexpr Problem letters{Domain::text, 1, 1, 1, 65};
 
 std::int64_t parameters_of(const std::string& name, const Problem& problem) {
   std::int64_t count = 0;
@@ -37,18 +40,23 @@ std::string error_of(const std::string& name, const Problem& problem) {
 }
 
 torch::Tensor input_for(const Problem& problem, std::int64_t batch, std::int64_t tokens) {
-  if (problem.language) return torch::randint(problem.classes, {batch, tokens}, torch::kInt64);
+  if (problem.domain == Domain::text)
+    return torch::randint(problem.classes, {batch, tokens}, torch::kInt64);
+  if (problem.domain == Domain::speech) return torch::randn({batch, tokens, problem.channels});
   return torch::randn({batch, problem.channels, problem.height, problem.width});
 }
 
 TEST(Models, HaveTheParametersOfTheirPapers) {
-  EXPECT_EQ(parameters_of("mlp", {false, 1, 28, 28, 10}), 328'810);
-  EXPECT_EQ(parameters_of("cnn", {false, 1, 28, 28, 10}), 421'642);
+  EXPECT_EQ(parameters_of("mlp", {Domain::images, 1, 28, 28, 10}), 328'810);
+  EXPECT_EQ(parameters_of("cnn", {Domain::images, 1, 28, 28, 10}), 421'642);
   EXPECT_EQ(parameters_of("cnn", cifar), 545'098);
-  EXPECT_EQ(parameters_of("cnn", {false, 1, 8, 8, 10}), 53'002);
+  EXPECT_EQ(parameters_of("cnn", {Domain::images, 1, 8, 8, 10}), 53'002);
   EXPECT_EQ(parameters_of("resnet20", cifar), 269'722);
   EXPECT_EQ(parameters_of("resnet110", cifar), 1'727'962);
+  EXPECT_EQ(parameters_of("resnet18", cifar), 11'173'962);
+  EXPECT_EQ(parameters_of("lstm650", words), 19'780'400);
   EXPECT_EQ(parameters_of("lstm1500", words), 66'034'000);
+  EXPECT_EQ(parameters_of("speech", letters_heard), 5'309'980);
 }
 
 TEST(Models, HaveTheParametersOfTorchvision) {
@@ -61,8 +69,9 @@ TEST(Models, HaveTheParametersOfTorchvision) {
 class EveryModel : public testing::TestWithParam<ModelInfo> {
  protected:
   Problem problem() const {
-    if (GetParam().language) return letters;
-    return GetParam().name == "alexnet" ? Problem{false, 3, 63, 63, 10} : cifar;
+    if (GetParam().domain == Domain::text) return letters;
+    if (GetParam().domain == Domain::speech) return letters_heard;
+    return GetParam().name == "alexnet" ? Problem{Domain::images, 3, 63, 63, 10} : cifar;
   }
   std::shared_ptr<Model> make(std::uint64_t seed) const {
     return make_model(GetParam().name, problem(), seed);
@@ -73,9 +82,9 @@ TEST_P(EveryModel, GivesLogits) {
   const torch::NoGradGuard no_gradients;
   const auto model = make(1);
   const torch::Tensor logits = model->forward(input_for(problem(), 2, 7));
-  const std::vector<std::int64_t> expected =
-      problem().language ? std::vector<std::int64_t>{2, 7, 65} : std::vector<std::int64_t>{2, 10};
-  EXPECT_EQ(logits.sizes().vec(), expected);
+  const std::map<Domain, std::vector<std::int64_t>> expected = {
+      {Domain::images, {2, 10}}, {Domain::text, {2, 7, 65}}, {Domain::speech, {2, 4, 28}}};
+  EXPECT_EQ(logits.sizes().vec(), expected.at(problem().domain));
   EXPECT_TRUE(logits.isfinite().all().item<bool>());
 }
 
@@ -121,7 +130,8 @@ INSTANTIATE_TEST_SUITE_P(, SmallModel, testing::ValuesIn(small_models()),
 // EveryModel tests colour at 32x32.
 TEST(Models, TheCnnTakesFashionMnistAndDigits) {
   const torch::NoGradGuard no_gradients;
-  for (const Problem& problem : {Problem{false, 1, 28, 28, 10}, Problem{false, 1, 8, 8, 10}}) {
+  for (const Problem& problem :
+       {Problem{Domain::images, 1, 28, 28, 10}, Problem{Domain::images, 1, 8, 8, 10}}) {
     const auto model = make_model("cnn", problem, 1);
     EXPECT_EQ(model->forward(input_for(problem, 3, 1)).sizes().vec(),
               (std::vector<std::int64_t>{3, 10}));
@@ -138,7 +148,7 @@ TEST(Models, LeaveTheDefaultGeneratorAlone) {
 }
 
 TEST(Models, AWiderImageThanHighIsFine) {
-  const Problem wide{false, 2, 9, 21, 5};
+  const Problem wide{Domain::images, 2, 9, 21, 5};
   for (const char* name : {"mlp", "cnn", "resnet20"}) {
     EXPECT_EQ(make_model(name, wide, 1)->forward(input_for(wide, 2, 0)).size(1), 5) << name;
   }
@@ -178,9 +188,9 @@ TEST(Models, TheTransformerRefusesALongSequence) {
 }
 
 TEST(Models, DropoutFollowsTheDefaultGenerator) {
-  const auto model = make_model("lstm1500", {true, 1, 1, 1, 20}, 1);
+  const auto model = make_model("lstm1500", {Domain::text, 1, 1, 1, 20}, 1);
   const torch::NoGradGuard no_gradients;
-  const torch::Tensor input = input_for({true, 1, 1, 1, 20}, 1, 3);
+  const torch::Tensor input = input_for({Domain::text, 1, 1, 1, 20}, 1, 3);
   torch::manual_seed(5);
   const torch::Tensor first = model->forward(input);
   const torch::Tensor other = model->forward(input);
@@ -190,20 +200,24 @@ TEST(Models, DropoutFollowsTheDefaultGenerator) {
 }
 
 TEST(Models, SayWhatDoesNotFit) {
-  EXPECT_EQ(error_of("resnet18", cifar),
-            "unknown model 'resnet18'; known are mlp, cnn, resnet20, resnet110, resnet50, alexnet, "
-            "vgg16, lstm, lstm1500, transformer; did you mean 'resnet20'?");
+  EXPECT_EQ(
+      error_of("resnet21", cifar),
+      "unknown model 'resnet21'; known are mlp, cnn, resnet20, resnet110, resnet18, resnet50, "
+      "alexnet, vgg16, lstm, lstm650, lstm1500, transformer, speech; did you mean "
+      "'resnet20'?");
   EXPECT_EQ(error_of("resnet20", words),
             "model 'resnet20' reads images, but the data is text; for this data use one of lstm, "
-            "lstm1500, transformer");
+            "lstm650, lstm1500, transformer");
+  EXPECT_EQ(error_of("lstm", letters_heard),
+            "model 'lstm' reads text, but the data is speech; for this data use one of speech");
   EXPECT_EQ(
       error_of("alexnet", cifar),
       "model 'alexnet' needs images of at least 63x63, but the data has 32x32; for this data use "
-      "one of mlp, cnn, resnet20, resnet110, resnet50, vgg16");
-  EXPECT_EQ(error_of("lstm", {false, 1, 8, 8, 10}),
+      "one of mlp, cnn, resnet20, resnet110, resnet18, resnet50, vgg16");
+  EXPECT_EQ(error_of("lstm", {Domain::images, 1, 8, 8, 10}),
             "model 'lstm' reads text, but the data is images; for this data use one of mlp, cnn, "
-            "resnet20, resnet110");
-  EXPECT_EQ(error_of("mlp", {false, 0, 8, 8, 10}),
+            "resnet20, resnet110, resnet18");
+  EXPECT_EQ(error_of("mlp", {Domain::images, 0, 8, 8, 10}),
             "expected an image of at least 1x1x1, got 0x8x8");
 }
 

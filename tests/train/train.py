@@ -109,6 +109,20 @@ def case_resumes():
     resumes("onebit", 1, 10, "--model mlp")
 
 
+def case_hears():
+    """Speech: utterances of different lengths, dropout, and its own measure."""
+    flags = "--model speech --data tones --batch 2 --workers 2 --steps 4 --threads 1 --scheme dgc"
+    whole = train(flags)["final"]
+    train(flags + f" --stop 2 --save {path('heard')}")
+    second = train(flags + f" --resume {path('heard')}")["final"]
+    if not whole["word_error"] >= 0 or {"accuracy", "perplexity"} & whole.keys():
+        fail(f"expected a word error rate and no other measure: {whole}")
+    if second["checksum"] != whole["checksum"] or second["test_loss"] != whole["test_loss"]:
+        fail(f"speech: {whole['checksum']} at once, {second['checksum']} in two halves")
+    refused("--model speech --data digits", "'speech' reads speech, but the data is images")
+    refused("--model mlp --data tones", "'mlp' reads images, but the data is speech")
+
+
 def case_exchanges():
     """Split-reduce and servers: they learn, skip and resume like the rest."""
     base = "--model resnet20 --data digits --batch 4 --workers 2 --steps 8 --bucket-mb 0.2"
@@ -311,14 +325,15 @@ def case_joins():
 
 def case_streams():
     """What a GPU does in streams, on the CPU and over processes: the bits of the host's way."""
-    flags = "--model mlp --data digits --workers 2 --steps 8 --scheme dgc:density=0.01 --nan-at 3,1"
-    flags += " --weight-decay 1e-3 --link 1gbit,0.1ms"
-    host, streams = train(flags), train(flags + " --streams")
-    for key in ("checksum", "loss", "skipped", "bytes_per_step", "ratio"):
-        if host["final"][key] != streams["final"][key]:
-            fail(f"{key}: {host['final']} in streams {streams['final']}")
-    if host["final"]["skipped"] != 1 or "encode_seconds" in streams["final"]:
-        fail(f"{streams['final']}")
+    common = "--model mlp --data digits --workers 2 --steps 8 --nan-at 3,1 --link 1gbit,0.1ms"
+    for flags in ("--scheme dgc:density=0.01 --weight-decay 1e-3",
+                  "--scheme dense --optimizer adam --lr 0.001 --delay 3 --clip 1"):
+        host, streams = train(f"{common} {flags}"), train(f"{common} {flags} --streams")
+        for key in ("checksum", "loss", "skipped", "bytes_per_step", "ratio"):
+            if host["final"][key] != streams["final"][key]:
+                fail(f"{key}: {host['final']} in streams {streams['final']}")
+        if host["final"]["skipped"] != 1 or "encode_seconds" in streams["final"]:
+            fail(f"{streams['final']}")
 
 
 def joins_under(launcher, flags):
