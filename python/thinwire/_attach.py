@@ -99,4 +99,9 @@ def attach(model: torch.nn.Module, optimizer: Optional[AnyOptimizers] = None, sc
     if getattr(model, "skip_all_reduce_unused_params", False):
         raise ValueError("attach: DDP's skip_all_reduce_unused_params leaves buckets out of a "
                          "step, which every scheme needs whole; leave it off")
+    if model._comm_hooks:
+        own = getattr(model, "mixed_precision", None) is not None
+        raise ValueError("attach: this DDP model has a communication hook already, and DDP takes "
+                         "one only" + ("; mixed_precision= is one: use torch.autocast instead"
+                                       if own else "; wrap the module in DDP anew"))
     return Handle(model, optimizer, scheme, exchange=exchange, fuse_mb=fuse_mb, **common)

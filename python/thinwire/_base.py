@@ -2,6 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 from __future__ import annotations
 
+import functools
 import weakref
 from typing import Any, Mapping, Optional, Union, Unpack
 
@@ -14,10 +15,11 @@ from ._model import Named
 from ._momentum import Velocity
 from ._optimizers import AnyOptimizers, Optimizers, as_list
 from ._reports import Callback, logger, prepare_logger
-from ._schemes import (SchemeOptions, convert, factor_of, form_of, options_of, put_in, take_out,
-                       text_of, to_gradients, to_velocities, with_momentum)
-from ._state import (DELAY, REPLICATED, SUMMED, Entries, entries_in, merge_states, shard_for,
-                     shard_of, unpacked)
+from ._schemes import (SchemeOptions, convert, ending_for, factor_of, form_of, options_of, put_in,
+                       take_out, text_of, to_gradients, to_velocities, with_momentum)
+from ._state import (BEFORE, DELAY, ORDERS, REPLICATED, SUMMED, Entries, about, entries_in,
+                     has_owners, merge_states, order_of, shard_for, shard_of, unpacked,
+                     without_owners)
 from ._steps import Steps
 
 Scheme = Union[str, SchemeOptions]
@@ -42,6 +44,11 @@ class Base(Steps):
         if self._scaler is not None and float(options_of(self._text).get("clip", 0)) != 0:
             raise ValueError(f"scheme '{self._text}' clips gradients, which a GradScaler has "
                              "multiplied by its scale; give one of the two")
+
+    @property
+    def _attachments(self) -> list[_native.Attachment]:
+        """Of the workers in this process: one, but for a simulation."""
+        return [] if self._attachment is None else [self._attachment]
 
     def residual_norms(self) -> dict[str, float]:
         """Per parameter: the norm of what this rank has not sent yet."""
@@ -69,6 +76,15 @@ class Base(Steps):
         self._change(text)
         if self._attachment is not None:
             self._say("scheme is %s from step %d on", text, self._attachment.steps() + 1)
+            self._warn_of_host(text)
+
+    def _warn_of_host(self, text: str) -> None:
+        """Some schemes have no kernels for a GPU."""
+        assert self._group is not None
+        why = _native.why_on_host(text) if self._device.type == "cuda" else ""
+        if why and self._group.rank() == 0:
+            logger.warning("scheme %s works on the host: %s. Every gradient is copied there and "
+                           "back, and training waits for it in every step", text, why)
 
     def _text_without_momentum(self, options: Mapping[str, Any]) -> str:
         """A scheduler may have changed the optimizer's momentum since the scheme took it over, so
@@ -96,7 +112,8 @@ class Base(Steps):
             logger.warning("what the momentum of '%s' has gathered is dropped: there is no "
                            "optimizer with momentum to go on with it", before)
         if taken == (optimizer is not None and keeps) and form_of(before) == form_of(text):
-            self._attachment.set_scheme(text, self._exchange, self._fuse_bytes)
+            for attachment in self._attachments:
+                attachment.set_scheme(text, self._exchange, self._fuse_bytes)
         else:
             self._convert(text, keeps)
         if optimizer is not None and keeps:
@@ -104,25 +121,29 @@ class Base(Steps):
         self._text = text
 
     def _convert(self, text: str, keeps: bool) -> None:
-        assert self._attachment is not None
-        entries: Entries = self._attachment.state()
-        layout, optimizer = self._attachment.layout(), self._optimizer
-        velocity = take_out(entries, self._text)
+        states: list[Entries] = [attachment.state() for attachment in self._attachments]
+        layout, optimizer = self._connected.layout(), self._optimizer
+        velocities = [take_out(entries, self._text) for entries in states]
         if optimizer is not None and optimizer.taken and not keeps:
             assert self._group is not None
-            mean = self._mean(velocity, entries, self._group.size())
-            to_gradients(entries, optimizer.momenta())
+            mean = self._mean(velocities, states[0], self._group.size())
+            for entries in states:
+                to_gradients(entries, optimizer.momenta())
             optimizer.give(mean)
         elif optimizer is not None and not optimizer.taken and keeps:
-            put_in(entries, text, self._scaled(optimizer.gathered(), entries))
-            to_velocities(entries, text, optimizer.momenta())
+            gathered = optimizer.gathered()
+            for entries in states:
+                put_in(entries, text, self._scaled(gathered, entries))
+                to_velocities(entries, text, optimizer.momenta())
         elif keeps:
-            put_in(entries, text, velocity)
-        if text.partition(":")[0] != self._text.partition(":")[0]:
-            # A scheme's own schedule (warm-up) counts from its first step.
-            entries.pop("exchange/step", None)
-        self._attachment.set_scheme(text, self._exchange, self._fuse_bytes)
-        self._attachment.load(entries, layout)
+            for entries, velocity in zip(states, velocities):
+                put_in(entries, text, velocity)
+        for attachment, entries in zip(self._attachments, states):
+            if text.partition(":")[0] != self._text.partition(":")[0]:
+                # A scheme's own schedule (warm-up) counts from its first step.
+                entries.pop("exchange/step", None)
+            attachment.set_scheme(text, self._exchange, self._fuse_bytes)
+            attachment.load(entries, layout)
 
     def schedule(self, plan: Mapping[int, Scheme]) -> None:
         """Changes the scheme by step: {500: "dgc:density=0.01", 2000: {"density": 0.001}} makes the
@@ -148,15 +169,21 @@ class Base(Steps):
             # A state of the scheme that the schedule has come to: exact only from the original.
             self.load_state_dict(resumed)
 
-    def _mean(self, velocity: Velocity, entries: Entries, world: int) -> Velocity:
-        """The mean over the `world` workers that had it, without the loss scale. Collective."""
-        assert self._group is not None
+    def _mean(self, velocities: list[Velocity], entries: Entries, world: int) -> Velocity:
+        """The mean over the `world` workers that had it, without the loss scale. `velocities`: of
+        the workers in this process. Collective."""
         scale = float(entries.get("link/scale", (0, 1.0))[1])
-        mean = {name: (value / (world * scale)).to(self._device)
-                for name, value in sorted(velocity.items())}
-        for value in mean.values():
-            dist.all_reduce(value, group=self._group)
+        mean: Velocity = {}
+        for name in sorted(velocities[0]):
+            shares = [velocity[name] / (world * scale) for velocity in velocities]
+            mean[name] = functools.reduce(torch.add, shares).to(self._device)
+            self._add_others(mean[name])
         return mean
+
+    def _add_others(self, value: torch.Tensor) -> None:
+        """Adds what the workers of other processes have."""
+        assert self._group is not None
+        dist.all_reduce(value, group=self._group)
 
     def _scaled(self, velocity: Velocity, entries: Entries) -> Velocity:
         """With the loss scale that the other entries have."""
@@ -170,9 +197,10 @@ class Base(Steps):
         if self._attachment is None:
             self._velocity = velocity
         elif velocity:
-            entries: Entries = self._attachment.state()
-            put_in(entries, self._text, self._scaled(velocity, entries))
-            self._attachment.load(entries, self._attachment.layout())
+            for attachment in self._attachments:
+                entries: Entries = attachment.state()
+                put_in(entries, self._text, self._scaled(velocity, entries))
+                attachment.load(entries, attachment.layout())
 
     # -- state
 
@@ -180,18 +208,25 @@ class Base(Steps):
         """This rank's state; every rank saves its own. Call it between steps."""
         group = self._group_now()
         if self._attachment is None:
-            about = {"scheme": self._text, "layout": [], "steps": 0, "entries": {}, "shares": {}}
-            if self._loaded is not None:
-                about = shard_for(self._loaded, group.rank(), group.size())
-            return shard_of(entries_in(about), scheme=about["scheme"], world=group.size(),
-                            rank=group.rank(), layout=about["layout"], steps=about["steps"])
-        entries: Entries = self._attachment.state()
+            if self._loaded is None:
+                return shard_of({}, scheme=self._text, layout=[], steps=0, rank=group.rank(),
+                                world=group.size())
+            shard = shard_for(self._loaded, group.rank(), group.size())
+            return shard_of(entries_in(shard), **about(shard))
+        return self._shard(self._attachment, group.rank())
+
+    def _shard(self, attachment: _native.Attachment, rank: int) -> dict[str, Any]:
+        entries: Entries = attachment.state()
         if self._optimizer is not None:
             for name, memory in self._optimizer.memory.items():
                 entries[name + "/decay"] = (REPLICATED, memory.detach().cpu().clone())
-        return shard_of(entries, scheme=self._text, world=group.size(), rank=group.rank(),
-                        layout=self._attachment.layout(), steps=self._attachment.steps(),
-                        order="index")
+        return shard_of(entries, scheme=self._text, world=self._group_now().size(), rank=rank,
+                        layout=attachment.layout(), steps=attachment.steps(), order="index",
+                        **{ORDERS: self._orders()})
+
+    def _orders(self) -> dict[str, list[list[int]]]:
+        found = {name: order_of(parameter) for parameter, name in self._names.items()}
+        return {name: order for name, order in found.items() if order is not None}
 
     def full_state_dict(self, dst: int = 0) -> Optional[dict[str, Any]]:
         """The states of all ranks as one, on rank `dst` of the group; None on the others. All ranks
@@ -208,35 +243,47 @@ class Base(Steps):
         if self._attachment is None and not dist.is_initialized():
             self._loaded = dict(state)
             return
-        group = self._group_now()
-        shard = shard_for(state, group.rank(), group.size())
-        if DELAY in shard:
+        ranks, world = self._ranks(), self._group_now().size()
+        shards = [shard_for(state, rank, world) for rank in ranks]
+        if DELAY in shards[0]:
             raise ValueError("load_state_dict: this state was saved with delay=; attach with the "
                              "same delay, or begin from the weights alone")
         if self._attachment is None:
-            self._loaded = shard
+            self._loaded = shards[0]
             return
-        entries = entries_in(shard)
-        self._check_order(shard)
-        endings = [name for name in entries if name.endswith("/decay")]
-        decay = {name[: -len("/decay")]: entries.pop(name)[1] for name in endings}
-        self._load_momentum(entries, decay, str(shard["scheme"]), int(unpacked(state)["world"]))
+        self._check_order(shards[0])
+        if has_owners(shards[0]) and shards[0].get(ORDERS, {}) != self._orders():
+            shards = [self._without_owners(state, rank) for rank in ranks]
+        states = [entries_in(shard) for shard in shards]
+        decay: dict[str, torch.Tensor] = {}
+        for entries in states:
+            for name in [name for name in entries if name.endswith("/decay")]:
+                decay[name[: -len("/decay")]] = entries.pop(name)[1]
+        shard = shards[0]
+        self._load_momentum(states, decay, str(shard["scheme"]),
+                            int(shard.get(BEFORE, shard["world"])))
         layout = shard["layout"] if self._fits(shard["layout"]) else []
-        self._attachment.load(entries, layout, int(shard["steps"]))
+        for attachment, entries in zip(self._attachments, states):
+            attachment.load(entries, layout, int(shard["steps"]))
         self._checked, self._resumed = self._attachment.steps(), state
         self._follow_schedule()
         if shard["scheme"] != self._text:
             self._say("state of scheme %s goes on with %s", shard["scheme"], self._text)
 
-    def _load_momentum(self, entries: Entries, decay: dict[str, torch.Tensor], before: str,
+    def _ranks(self) -> list[int]:
+        """Of the workers in this process."""
+        return [self._group_now().rank()]
+
+    def _load_momentum(self, states: list[Entries], decay: dict[str, torch.Tensor], before: str,
                        world: int) -> None:
         """Puts the momentum of a state, perhaps of another scheme, where it is held now. Collective
         if that is the optimizer."""
         optimizer = self._optimizer
         if optimizer is None:
-            convert(entries, before, self._text)
+            for entries in states:
+                convert(entries, before, self._text)
             return
-        held = any(name.endswith(("/u", "/m")) for name in entries)
+        held = any(name.endswith(("/u", "/m")) for name in states[0])
         if held and not optimizer.taken:
             self._check_named()
         for one in optimizer:
@@ -244,14 +291,19 @@ class Base(Steps):
             if held:
                 one.load_memory(decay, factor_of(before, "/u"))
         if held and not optimizer.taken:
-            velocity = take_out(entries, before)
-            to_gradients(entries, optimizer.momenta())
-            optimizer.give(self._mean(velocity, entries, world))
+            velocities = [take_out(entries, before) for entries in states]
+            for entries in states:
+                to_gradients(entries, optimizer.momenta())
+            if ending_for(before) == "/m":  # a worker's own: those of lost workers are not there
+                world = min(world, self._group_now().size())
+            optimizer.give(self._mean(velocities, states[0], world))
         elif held:
-            convert(entries, before, self._text)
+            for entries in states:
+                convert(entries, before, self._text)
         elif optimizer.taken:  # the optimizer's own has gone over, or will when its state is loaded
-            put_in(entries, self._text, take_out(self._connected.state(), self._text))
-            to_velocities(entries, self._text, optimizer.momenta())
+            for attachment, entries in zip(self._attachments, states):
+                put_in(entries, self._text, take_out(attachment.state(), self._text))
+                to_velocities(entries, self._text, optimizer.momenta())
 
     def _check_named(self) -> None:
         if not self._names:
@@ -269,6 +321,16 @@ class Base(Steps):
                              "(channels_last?), and this state is of an older thinwire, which did "
                              "not say in which order it saved such parameters; load it into a "
                              "contiguous model, and save it anew")
+
+    def _without_owners(self, state: Mapping[str, Any], rank: int) -> dict[str, Any]:
+        """In another memory format the same stripes have other elements."""
+        whole = unpacked(state)
+        if "shards" not in whole:
+            raise ValueError("load_state_dict: this state was saved with exchange='split' from a "
+                             "model in another memory format (channels_last?), so what its stripes "
+                             "hold belongs to other ranks: load the whole, "
+                             "handle.full_state_dict() or thinwire.merge_states() of all states")
+        return without_owners(whole["shards"])[rank]
 
     def _fits(self, layout: list[list[str]]) -> bool:
         mine = set(self._names.values())
@@ -344,12 +406,15 @@ class Base(Steps):
     def _bind(self, optimizers: AnyOptimizers) -> None:
         """Watches the optimizers. Their momentum goes over with _offer() and _take()."""
         self._optimizer = Optimizers(as_list(optimizers), self._names, self._is_skipped,
-                                     self._after_step)
+                                     self._after_step, self._steps_now)
         try:
             self._text = _native.config(with_momentum(self._text, self._optimizer.shown))
         except Exception:
             self._unbind()
             raise
+
+    def _steps_now(self) -> int:
+        return 0 if self._attachment is None else self._attachment.steps()
 
     def _unbind(self) -> None:
         if self._optimizer is not None:

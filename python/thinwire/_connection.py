@@ -28,6 +28,10 @@ _GRACE = 1.0  # seconds for the other ranks to find out too
 # "data" does so with a backend of their own.
 STREAMS: Any = False
 
+# For measurements: an emulated link for delayed averaging, as "1gbit,20ms". Bytes of CUDA then pass
+# through the host.
+LINK: Optional[str] = None
+
 # Connections made so far, by group: every rank makes them in the same order.
 _made: collections.Counter[str] = collections.Counter()
 
@@ -85,6 +89,15 @@ def connect(group: dist.ProcessGroup, timeout: float,
         found["data"] = dist.ProcessGroupGloo(PrefixStore("data", own), group.rank(), group.size(),
                                               datetime.timedelta(seconds=timeout))
     return found
+
+
+def meeting_device(group: dist.ProcessGroup, device: torch.device) -> torch.device:
+    """Where tensors must be for the group's collectives: the CPU, if it takes them there."""
+    try:
+        group._get_backend(torch.device("cpu"))
+    except RuntimeError:
+        return device
+    return torch.device("cpu")
 
 
 def timeout_of(group: dist.ProcessGroup, wish: Optional[float]) -> float:

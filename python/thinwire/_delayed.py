@@ -10,11 +10,11 @@ import torch
 import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
-from . import _native
-from ._connection import StoreBarrier, connect, timeout_of
+from . import _connection, _native
+from ._connection import StoreBarrier, connect, meeting_device, timeout_of
 from ._model import Parameters, check_parameters, cut
-from ._momentum import Optimizer
-from ._optimizers import Moments, flat_of, put_back, unwrapped
+from ._momentum import Optimizer, Skipped
+from ._optimizers import Moments, flat_of, put_back, unwrapped, watch_all
 from ._reports import Callback, DelayedReport, Reports, mark, prepare_logger, shares_parameters
 from ._schemes import scheme_for_delay
 from ._state import DELAY, Entries, entries_in, shard_for, shard_of, unpacked
@@ -69,7 +69,7 @@ class DelayedHandle(Reports):
                                "model that shares them; detach() that one first")
         self._parameters = Parameters(model)
         named = self._parameters.averaged
-        check_parameters(named)
+        check_parameters(named, delay=True)
         check_correction(correction)
         self._cut = cut(named)
         self._count_of_parameters = sum(parameter.numel() for _, parameter in named)
@@ -79,23 +79,34 @@ class DelayedHandle(Reports):
         self._moments = Moments(optimizer,
                                 [parameter for bucket in self._cut for _, parameter in bucket])
         self._parameters.check_optimizer(optimizer)
-        _native.check_late(self._text, **self._settings, moments=self._moments.travel)
+        self._device = named[0][1].device
+        # On a device the host does not wait to learn what a step was.
+        self._late = self._device.type != "cpu" or bool(_connection.STREAMS)
+        _native.check_late(self._text, **self._settings, moments=self._moments.travel,
+                           streams=self._late)
         self._group: dist.ProcessGroup = self._group_of(process_group)
         self._timeout = timeout_of(self._group, timeout)
         self._attachment = self._connect(check_every)
-        self._skipped = False
+        self._skipped: Skipped = False
         self._optimizer = Optimizer(optimizer, {parameter: name for name, parameter in named},
                                     self._is_skipped, self._after_step)
         self._scaler = scaler if scaler is not None and scaler.is_enabled() else None
+        self._by_scaler = False  # the scaler has looked at the gradients of this step
         self._attached = True
+        self._strange = 0  # steps of another optimizer since the last one of ours
+        self._watch = watch_all(self)
+        self._by_size = sorted((parameter for _, parameter in named), key=torch.Tensor.numel)
+        self._note_gradient()
         mark(model, True, delayed=True)
         self._alone(True)
         self._say("%s", self._decided(check_every))
 
     def _connect(self, check_every: int) -> Any:
         """Changes nothing until all ranks are known to agree."""
-        connections = connect(self._group, self._timeout)
+        connections = connect(self._group, self._timeout, self._device)
         del connections["process_group"]
+        if _connection.LINK is not None:
+            connections.update(link=_connection.LINK, data=None)
         self._barrier = StoreBarrier(connections["store"], self._group, self._timeout)
         settings = {"scheme": self._text, **self._settings, "check_every": check_every,
                     "momentum": self._moments.momentum}
@@ -189,11 +200,13 @@ class DelayedHandle(Reports):
         become the mean over the workers. All ranks call it."""
         if not self._attached:
             return
+        self._check_stepped()
         self._drain()
         self._moments.average(self._attachment.average)
         self._average_buffers()
         self._attached = False
         mark(self._model, False, delayed=True)
+        self._watch()
         self._optimizer.close()
         self._alone(False)
         self._attachment = _Ended(self._attachment)
@@ -310,9 +323,10 @@ class DelayedHandle(Reports):
 
     def _begin_together(self, tensors: list[torch.Tensor]) -> None:
         """Gives all ranks the values of rank 0, like DDP."""
+        where = meeting_device(self._group, self._device)
         for dtype in dict.fromkeys(tensor.dtype for tensor in tensors):
             alike = [tensor for tensor in tensors if tensor.dtype == dtype]
-            flat = flat_of(alike).cpu()
+            flat = flat_of([tensor.to(self._device) for tensor in alike]).to(where)
             dist.broadcast(flat.view(torch.uint8), group=self._group,
                            src=dist.get_global_rank(self._group, 0))
             put_back(flat, alike)
@@ -334,13 +348,17 @@ class DelayedHandle(Reports):
         if not self._attached or unwrapped(optimizer) is not self._optimizer.optimizer:
             return self._scaler_step(optimizer, *args, **kwargs)
         before = self._attachment.steps()
-        result = self._scaler_step(optimizer, *args, **kwargs)
+        self._by_scaler = True
+        try:
+            result = self._scaler_step(optimizer, *args, **kwargs)
+        finally:
+            self._by_scaler = False
         if self._attachment.steps() == before:
             self._skipped = True
             self._after_step()
         return result
 
-    def _is_skipped(self) -> bool:
+    def _is_skipped(self) -> Skipped:
         ddp = self._ddp
         if ddp is not None and (ddp.require_backward_grad_sync or ddp._join_config.enable):
             raise RuntimeError("delay: DDP averages gradients in this step, which delayed "
@@ -348,13 +366,63 @@ class DelayedHandle(Reports):
                                "require_backward_grad_sync (Lightning does), has turned it on "
                                "again; give attach() the plain module")
         self._parameters.check_step(self._optimizer.optimizer)
-        self._skipped = not self._attachment.finite()
-        if not self._skipped:
+        answer = self._look()
+        if self._skipped is not True:
             self._moments.begin(self._attachment.steps(), self._attachment.fill)
-        self._count(self._skipped)
+        if not isinstance(self._skipped, torch.Tensor):
+            self._count(self._skipped)
+        return answer
+
+    def _look(self) -> Skipped:
+        """Whether gradients are finite; what the optimizer is told. On a device a fused optimizer
+        takes a flag, and a GradScaler has looked already; else the host waits for backward."""
+        scaled = self._late and self._by_scaler
+        unsound: Union[bool, torch.Tensor] = self._attachment.begin_step(not scaled)
+        if scaled:  # it has not called the optimizer if they are not, or left it a flag
+            flag = getattr(self._optimizer.optimizer, "found_inf", None)
+            self._skipped = False if flag is None else flag.clone()
+            return False
+        if self._late and self._optimizer.takes_flag():
+            self._skipped = unsound
+            return unsound
+        self._skipped = bool(unsound)
         return self._skipped
 
+    def look_at(self, optimizer: torch.optim.Optimizer) -> None:
+        """After a step of any optimizer of this process. One that wraps ours is no stranger."""
+        mine = self._optimizer.optimizer
+        if optimizer is mine or not self._attached:
+            return
+        if any(parameter in self._parameters.trainable for group in optimizer.param_groups
+               for parameter in group["params"]):
+            self._strange += 1
+        if self._strange > 1:
+            self._strange = 0
+            raise RuntimeError(f"delay: another {type(optimizer).__name__} than the one given to "
+                               "attach() steps this model, so nothing is averaged; detach(), and "
+                               "attach() with that one")
+
+    def _note_gradient(self) -> None:
+        """Remembers the smallest gradient of a step: after the next backward it is another one."""
+        self._smallest = next((parameter for parameter in self._by_size
+                               if parameter.grad is not None), None)
+        gradient = None if self._smallest is None else self._smallest.grad
+        self._stepped = gradient, None if gradient is None else gradient._version
+
+    def _check_stepped(self) -> None:
+        """Gradients of one worker alone must not be stepped after detach()."""
+        gradient, version = self._stepped
+        if (self._smallest is not None and self._smallest.grad is gradient
+                and gradient is not None and gradient._version == version):
+            return
+        if any(parameter.grad is not None and bool(parameter.grad.any())
+               for _, parameter in self._parameters.averaged):
+            raise RuntimeError("detach: gradients of this worker alone wait for step(); call "
+                               "step(), or zero_grad() to drop them, first")
+
     def _after_step(self) -> None:
+        self._strange = 0
+        self._note_gradient()
         self._attachment.finish_step(self._moments.now(), self._skipped)
         if self._callbacks:
             self._tell(self.step_report)
@@ -362,6 +430,6 @@ class DelayedHandle(Reports):
     def _average_buffers(self) -> None:
         floats = [buffer for buffer in self._parameters.buffers() if buffer.is_floating_point()]
         if floats:
-            flat = flat_of(floats).float()
+            flat = flat_of([buffer.to(self._device) for buffer in floats]).float()
             self._attachment.average(flat)
             put_back(flat, floats)

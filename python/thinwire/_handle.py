@@ -4,7 +4,7 @@ frameworks that take a state and a hook (Lightning's DDPStrategy, Accelerate).""
 # No postponed annotations here, because DDP inspects a hook's annotations.
 import gc
 import weakref
-from typing import Any, Callable, Optional, Unpack
+from typing import Any, Callable, Mapping, Optional, Unpack
 
 import torch
 import torch.distributed as dist
@@ -12,12 +12,15 @@ from torch._C._distributed_c10d import GradBucket
 from torch.nn.parallel import DistributedDataParallel
 
 from . import _native
-from ._base import Base
+from ._base import Base, Scheme
 from ._model import Named, averaged_by, check_parameters
 from ._momentum import Skipped
 from ._optimizers import AnyOptimizers, check_cover
 from ._reports import Callback, logger, mark
 from ._schemes import SchemeOptions, with_momentum
+
+# For measurements: False leaves it to DDP to copy gradients on a device into its buckets.
+FILL = True
 
 
 class Handle(Base):
@@ -37,7 +40,9 @@ class Handle(Base):
         try:
             self._connect(model.process_group, named)
             self._offer()
-            _native.register_hook(model.reducer, self._connected)
+            fill = (FILL and self._late and model.gradient_as_bucket_view
+                    and not getattr(model, "batched_grad_copy", False))
+            _native.register_hook(model.reducer, self._connected, fill)
             self._take()
         except Exception:
             self._unbind()
@@ -46,12 +51,16 @@ class Handle(Base):
         if model.logger is not None:
             model.logger._set_comm_hook_name(f"thinwire {_native.parse(self._text)[0]}")
         self._say("%s", self._decided())
+        self._warn_of_host(self._text)
 
     def _decided(self) -> str:
         assert self._group is not None
         taken = self._optimizer is not None and self._optimizer.taken
         held = ("momentum is the scheme's, taken over from SGD" if taken
                 else "momentum is the optimizer's")
+        if (self._device.type == "cuda" and self._optimizer is not None and self._scaler is None
+                and self._optimizer.must_know):
+            held += ", and its step() waits for the device; made with fused=True it would not"
         compared = f"every {self._check_every} steps" if self._check_every else "on request only"
         return (f"{self._text}, exchange {self._exchange}, {self._group.size()} workers, "
                 f"{self._count_of_parameters} parameters; {held}; a silent rank is an error after "
@@ -65,6 +74,8 @@ class Handle(Base):
         """
         if not self._attached:
             return
+        if self._optimizer is not None and not self._connected.skipped():
+            self._optimizer.check_stepped("detach")
         self._exchange, self._fuse_bytes = "auto", 0
         self._change("dense")
         self._connected.set_void_as_nan(True)
@@ -78,9 +89,24 @@ class Handle(Base):
         The new scheme takes over anything not sent yet. If it keeps no residual, that is added
         to the next gradient.
         """
-        if not self._attached:
-            raise RuntimeError("set_scheme: this model is detached; wrap it in DDP, attach again")
+        self._check_attached("set_scheme")
         super().set_scheme(scheme, **options)
+
+    def schedule(self, plan: Mapping[int, Scheme]) -> None:
+        """Changes the scheme by step: {500: "dgc:density=0.01", 2000: {"density": 0.001}} makes the
+        first change after 500 steps."""
+        self._check_attached("schedule")
+        super().schedule(plan)
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Loads this rank's state, or one of full_state_dict() or merge_states(), which may be of
+        another number of workers. Call it between steps."""
+        self._check_attached("load_state_dict")
+        super().load_state_dict(state)
+
+    def _check_attached(self, what: str) -> None:
+        if not self._attached:
+            raise RuntimeError(f"{what}: this model is detached; wrap it in DDP, attach again")
 
     def _facts(self) -> list[str]:
         return super()._facts() + ([] if self._attached else ["detached"])

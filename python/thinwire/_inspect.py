@@ -14,7 +14,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from . import _native
 from ._model import Named, check_modules, check_parameters, cut, plain_model
-from ._reports import show_bytes
+from ._reports import show_bytes, show_seconds, table
 from ._schemes import schemes as all_schemes
 
 _WORTHWHILE = 0.9  # of dense's time: a scheme must be faster than this to be worthwhile
@@ -72,31 +72,25 @@ class Inspection:
     def __str__(self) -> str:
         rows = [("scheme", "bytes/step", "ratio", "error", "exchange", "step", "whole gradient")]
         for one in self.figures:
-            whole = "loses" if one.loses else _seconds(one.gradient_seconds)
+            whole = "loses" if one.loses else show_seconds(one.gradient_seconds)
             rows.append((one.scheme, show_bytes(one.payload_bytes), f"{one.ratio:.3g}",
-                         f"{one.error:.3f}", _seconds(one.exchange_seconds),
-                         _seconds(one.step_seconds), whole))
-        widths = [max(map(len, column)) for column in zip(*rows)]
-        lines = ["  ".join(cell.ljust(width) if i == 0 else cell.rjust(width)
-                           for i, (cell, width) in enumerate(zip(row, widths))) for row in rows]
+                         f"{one.error:.3f}", show_seconds(one.exchange_seconds),
+                         show_seconds(one.step_seconds), whole))
         head = (f"{self.parameters} parameters, {self.batches} batches, one worker; times are "
                 f"estimates for {self.workers} workers over {self.link}, without overlap")
-        return "\n".join([head, *lines, self._verdict()])
+        return "\n".join([head, *table(rows), self._verdict()])
 
     def _verdict(self) -> str:
         by_name = {one.scheme: one for one in self.figures}
-        dense = _seconds(by_name["dense"].exchange_seconds)
+        dense = show_seconds(by_name["dense"].exchange_seconds)
         if self.take == "dense":
             return (f"Take dense: it exchanges a step in {dense}, and no scheme that loses nothing "
                     f"carries a gradient's energy in less than {_WORTHWHILE:.0%} of that.")
         best = by_name[self.take]
-        return (f"Take {best.scheme}: it exchanges a step in {_seconds(best.exchange_seconds)}, "
-                f"dense in {dense}. It carries a whole gradient's energy in "
-                f"{_seconds(best.gradient_seconds)}, the least of all schemes that lose nothing.")
-
-
-def _seconds(seconds: float) -> str:
-    return f"{seconds * 1e3:.3g} ms" if seconds < 1 else f"{seconds:.3g} s"
+        step, whole = map(show_seconds, (best.exchange_seconds, best.gradient_seconds))
+        return (f"Take {best.scheme}: it exchanges a step in {step}, dense in {dense}. It carries "
+                f"a whole gradient's energy in {whole}, the least of all schemes that lose "
+                "nothing.")
 
 
 def inspect(model: torch.nn.Module, loss: Callable[[torch.nn.Module, Any], torch.Tensor],

@@ -19,16 +19,16 @@ _ANEW = "call handle.detach() on all ranks, then attach() anew"
 _HALVES = (torch.bfloat16, torch.float16)
 
 
-def check_parameters(named: Named, ddp: bool = False) -> None:
+def check_parameters(named: Named, ddp: bool = False, delay: bool = False) -> None:
     """Refuses parameters that no scheme can compress. `ddp`: DDP's gradients are compressed, which
-    may be halves and may be on CUDA; delay= and inspect() want float32 on the CPU."""
+    may be halves. With it, and with `delay`, they may be on CUDA; inspect() wants the CPU."""
     for name, parameter in named:
         kind, half = parameter.device.type, parameter.dtype in _HALVES
-        fits = kind == "cpu" or (ddp and kind == "cuda")
+        fits = kind == "cpu" or ((ddp or delay) and kind == "cuda")
         if (parameter.dtype == torch.float32 or (ddp and half)) and fits:
             continue
         if not fits:
-            advice = ("delay= and inspect() work on the CPU only" if kind == "cuda"
+            advice = ("inspect() works on the CPU only" if kind == "cuda"
                       else "move the model to the CPU or to CUDA before it is wrapped in DDP")
         elif parameter.dtype.is_complex:
             advice = "keep real and imaginary part as one float32 parameter (torch.view_as_real)"
@@ -37,13 +37,13 @@ def check_parameters(named: Named, ddp: bool = False) -> None:
                    "updates that travel" if half else "")
             advice = ("keep parameters in float32 (model.float()) and compute under torch.autocast"
                       + why)
-        expected = "float32, bfloat16 or float16 on the CPU or on CUDA" if ddp else (
-            "float32 on the CPU")
+        where = "on the CPU or on CUDA" if ddp or delay else "on the CPU"
+        expected = f"float32, bfloat16 or float16 {where}" if ddp else f"float32 {where}"
         raise ValueError(f"parameter '{name}': expected {expected}, got {parameter.dtype} on "
                          f"{parameter.device}; {advice}")
     if not named:
         raise ValueError("the model has no parameters that require gradients")
-    if ddp:
+    if ddp or delay:
         _check_device(named)
 
 
@@ -115,13 +115,16 @@ class Parameters:
                              "its gradients besides; give attach() the DDP model, or a plain one")
         self.averaged: Named = []
         self.frozen: Named = []
+        self._empty: Named = []
         for name, parameter in self._named():
             if not parameter.requires_grad:
                 self.frozen.append((name, parameter))
             elif parameter.numel() > 0:
                 self.averaged.append((name, parameter))
-        self._trainable = set(self._module.parameters()) - {frozen for _, frozen in self.frozen}
-        self._ids = {id(parameter) for parameter in self._trainable}  # quicker to ask, per step
+            else:
+                self._empty.append((name, parameter))
+        self.trainable = set(self._module.parameters()) - {frozen for _, frozen in self.frozen}
+        self._ids = {id(parameter) for parameter in self.trainable}  # quicker to ask, per step
 
     def _named(self) -> Named:
         return [(name.replace("_orig_mod.", ""), parameter)
@@ -141,7 +144,7 @@ class Parameters:
         """At attach: the optimizer trains what is averaged, and nothing else."""
         for i, group in enumerate(optimizer.param_groups):
             for parameter in group["params"]:
-                if parameter.requires_grad and parameter not in self._trainable:
+                if parameter.requires_grad and parameter not in self.trainable:
                     raise ValueError(f"attach: the optimizer has, in group {i}, a parameter of "
                                      f"shape {tuple(parameter.shape)} that the model does not "
                                      "have. Is it another model's optimizer? Else give attach() "
@@ -172,7 +175,7 @@ class Parameters:
     def check_model(self) -> None:
         """Between steps: the model has the parameters that are averaged."""
         now = dict(self._named())
-        gone = [name for name, parameter in self.averaged + self.frozen
+        gone = [name for name, parameter in self.averaged + self.frozen + self._empty
                 if now.pop(name, None) is not parameter]
         if gone or now:
             raise RuntimeError("delay: the model has other parameters than at attach(): "

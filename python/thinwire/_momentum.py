@@ -16,10 +16,10 @@ import torch
 import torch.distributed as dist
 
 from . import _native
-from ._schemes import Held, held_by
+from ._schemes import Held, held_by, takes
 
-# Marks the groups of an optimizer's checkpoint: a scheme held the momentum. From a load until the
-# first step, the optimizer's own groups have the mark too.
+# Marks the groups of an optimizer's checkpoint: a scheme held the momentum. The value is the number
+# of steps then. From a load until the next step, the optimizer's own groups have the mark too.
 TRACE = "thinwire_momentum"
 
 # momentum_buffers by parameter, flat, with the sign of the gradient.
@@ -29,7 +29,7 @@ Velocity = dict[str, torch.Tensor]
 Skipped = Union[bool, torch.Tensor]
 
 
-def _is_sharded(optimizer: torch.optim.Optimizer) -> bool:
+def is_sharded(optimizer: torch.optim.Optimizer) -> bool:
     return any(kind.__name__ == "ZeroRedundancyOptimizer" for kind in type(optimizer).__mro__)
 
 
@@ -42,10 +42,11 @@ class Optimizer:
         names: dict[torch.Tensor, str],
         is_skipped: Callable[[], Skipped],
         after: Callable[[], None],
+        steps: Callable[[], int] = lambda: 0,
     ) -> None:
         self.shown = optimizer  # its groups are those that schedulers write
         self.optimizer: torch.optim.Optimizer = optimizer
-        if _is_sharded(optimizer):
+        if is_sharded(optimizer):
             if getattr(optimizer, "_overlap_with_ddp", False):
                 raise ValueError(
                     "ZeroRedundancyOptimizer(overlap_with_ddp=True) steps inside a hook of its "
@@ -62,7 +63,7 @@ class Optimizer:
         # names, and the others.
         self._looked: list[list[torch.Tensor]] = []
         self._split: list[tuple[list[tuple[torch.Tensor, str]], list[torch.Tensor]]] = []
-        self._is_skipped, self._after = is_skipped, after
+        self._is_skipped, self._after, self._steps = is_skipped, after, steps
         self._held: Optional[Held] = None
         self._momenta: list[float] = []  # of the groups when gradients were sent
         self._given: Velocity = {}  # until the next step; a load in between drops it
@@ -98,7 +99,7 @@ class Optimizer:
             self.optimizer.state.get(parameter, {}).get("momentum_buffer")
             for _, parameter, _ in self.parameters()
         ]
-        if _is_sharded(self.shown):
+        if is_sharded(self.shown):
             self._complete(buffers)
         for (group, _, name), buffer in zip(self.parameters(), buffers):
             if buffer is not None:
@@ -172,14 +173,22 @@ class Optimizer:
         held = self._held
         if held is None or not held.follows:
             return {}
+        before = self._momenta
         self._momenta = [float(group["momentum"]) for group in self.shown.param_groups]
-        if all(momentum == held.momentum for momentum in self._momenta):
+        # SGD that has momentum for the first time begins with the gradient alone.
+        anew = [was == 0 != now for was, now in zip(before, self._momenta)]
+        if not any(anew) and all(momentum == held.momentum for momentum in self._momenta):
             return {}
-        return {
-            name: group["momentum"] / held.momentum
-            for group, _, name in self.parameters()
-            if group["momentum"] != held.momentum
-        }
+        anew += [False] * (len(self._momenta) - len(anew))
+        begins = {id(group) for group, new in zip(self.shown.param_groups, anew) if new}
+        found: dict[str, float] = {}
+        for group, _, name in self.parameters():
+            factor = 0.0 if id(group) in begins else group["momentum"] / held.momentum
+            if factor != 1:
+                found[name] = factor
+            if id(group) in begins and name in self.memory:
+                self.memory[name].zero_()
+        return found
 
     def _install(self) -> None:
         for group, parameter, name in self.parameters():
@@ -200,14 +209,16 @@ class Optimizer:
         for group in self.shown.param_groups:
             if isinstance(group.get(TRACE), (list, tuple)) and group["momentum"] == 0:
                 group["momentum"], group["nesterov"] = group[TRACE]
-        self._orphan = not self._stepped and any(
-            TRACE in group for group in self.shown.param_groups
-        )
+        marks = [group[TRACE] for group in self.shown.param_groups if TRACE in group]
+        # A state of this very step has the momentum that the scheme holds now. States of older
+        # versions do not say of which step they are.
+        current = all(mark == self._steps() or type(mark) is not int for mark in marks)
+        self._orphan = bool(marks) and not (self._stepped and current)
 
     def _after_save(self, optimizer: torch.optim.Optimizer, state: dict[str, Any]) -> None:
         if self._held is not None:
             for group in state["param_groups"]:
-                group[TRACE] = True
+                group[TRACE] = self._steps()
 
     def _after_load(self, optimizer: torch.optim.Optimizer) -> None:
         self._recall()
@@ -217,6 +228,10 @@ class Optimizer:
         velocity = self.gathered()
         for _, parameter, _ in self.parameters():
             self.optimizer.state.get(parameter, {}).pop("momentum_buffer", None)
+        unmarked = not any(TRACE in group for group in self.shown.param_groups)
+        if unmarked and self._stepped and not self._reunited:  # what it does not have is 0
+            for _, parameter, name in self.parameters():
+                velocity.setdefault(name, torch.zeros(parameter.numel()))
         if velocity:  # from a run whose optimizer held it; it includes decay
             self.memory = {}
             self.on_velocity(velocity)
@@ -242,6 +257,11 @@ class Optimizer:
         moving = [group for group in self.shown.param_groups if not self._stays(group)]
         if not moving:
             return True
+        return self.takes_flag(moving)
+
+    def takes_flag(self, moving: Optional[list[dict[str, Any]]] = None) -> bool:
+        """Whether these groups, by default all, can leave out a step by a flag on the device."""
+        among = self.shown.param_groups if moving is None else moving
         # A flag that is there already belongs to a GradScaler which attach() does not know.
         return (
             self._is_fused()
@@ -249,7 +269,9 @@ class Optimizer:
             and all(
                 any(value is not None for value in self.optimizer.state[parameter].values())
                 for group, parameter, _ in self.parameters()
-                if parameter.grad is not None and any(group is one for one in moving)
+                if parameter.grad is not None
+                and group.get("momentum") != 0  # SGD without momentum has no state
+                and any(group is one for one in among)
             )
         )
 
@@ -264,6 +286,18 @@ class Optimizer:
         kinds = (torch.optim.SGD, torch.optim.Adam, torch.optim.AdamW)
         return self._held is None and type(self.optimizer) in kinds and all(
             group["fused"] for group in self.optimizer.param_groups)
+
+    def must_know(self) -> bool:
+        """Whether the host must know before each step whether it is skipped: a step with zeros as
+        gradients would still move weights, and no flag on the device leaves it out."""
+        return not self._is_fused() and not all(map(self._stays, self.shown.param_groups))
+
+    def uses_flag(self) -> bool:
+        """Whether a step that is skipped on the device has to know it there. Without decay and
+        moments, zeros as gradients are enough."""
+        decays = self._held is not None and self._held.decays and any(
+            group["weight_decay"] != 0 for group in self.shown.param_groups)
+        return decays or self._is_fused()
 
     def _is_mine(self, parameter: torch.Tensor) -> bool:
         return not self._names or parameter in self._names
@@ -300,7 +334,8 @@ class Optimizer:
     def _before_step(self, optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> Any:
         """With a closure (Lightning), backward runs inside the step, and our work
         comes after it."""
-        stepper = args[0] if self._held is None else _stand_in(args[0])
+        aside = self._held is not None or _may_nest(type(optimizer))
+        stepper = _stand_in(args[0]) if aside else args[0]
         closure = kwargs.get("closure", args[1] if len(args) > 1 else None)
         if closure is None:
             self._prepare(stepper)
@@ -319,8 +354,8 @@ class Optimizer:
         if self._orphan and not self._reunited:
             raise RuntimeError(
                 "the optimizer's state was saved while a scheme held its momentum, which is in the "
-                "handle's state: load that with handle.load_state_dict() too. To start without it, "
-                f"delete '{TRACE}' from the optimizer's groups before attach()"
+                "handle's state of the same step: load that with handle.load_state_dict() too. To "
+                f"start without it, delete '{TRACE}' from the state's param_groups before its load"
             )
         self._drop_flag()  # of a step that raised
         self._held_back, skipped = [], self._is_skipped()
@@ -354,8 +389,9 @@ class Optimizer:
                 "It has changed since the gradients were sent: call scheduler.step() after "
                 "optimizer.step()"
                 if held.follows
-                else f"Scheme '{held.text}' cannot follow it: set_scheme() before the change, or "
-                f"leave momentum alone (cycle_momentum=False)"
+                else f"Scheme '{held.text}' cannot follow it: "
+                f"{'give mask=off, ' if takes(held.text, 'mask') and not held.nesterov else ''}"
+                f"set_scheme() before the change, or leave momentum alone (cycle_momentum=False)"
             )
             raise RuntimeError(
                 f"group {i} of the optimizer has momentum {group['momentum']:g}, the scheme has "
@@ -486,6 +522,12 @@ def _zeros(parameter: torch.Tensor) -> torch.Tensor:
 
 def _sign(group: dict[str, Any]) -> float:
     return -1.0 if group.get("maximize", False) else 1.0
+
+
+def _may_nest(kind: type) -> bool:
+    """Whether the step of a subclass may call that of its base, which torch would count again."""
+    steps = [base for base in kind.__mro__[:-1] if "step" in vars(base)]
+    return len(steps) > 2 and not kind.__module__.startswith("torch.optim")
 
 
 def _stand_in(optimizer: torch.optim.Optimizer) -> torch.optim.Optimizer:

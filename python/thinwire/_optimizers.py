@@ -5,11 +5,14 @@ from __future__ import annotations
 
 import collections
 import functools
+import weakref
 from typing import Any, Callable, Iterator, Mapping, Optional, Sequence, Union
 
 import torch
+from torch.optim.optimizer import register_optimizer_step_post_hook
 
 from ._momentum import Optimizer, Skipped, Velocity
+from ._reports import logger
 
 AnyOptimizers = Union[torch.optim.Optimizer, Sequence[torch.optim.Optimizer]]
 Average = Callable[[torch.Tensor], None]  # averages a flat float32 tensor in place over the workers
@@ -78,7 +81,8 @@ class Optimizers:
     """All optimizers that step one model's parameters, as one."""
 
     def __init__(self, optimizers: list[torch.optim.Optimizer], names: dict[torch.Tensor, str],
-                 is_skipped: Callable[[], Skipped], after: Callable[[], None]) -> None:
+                 is_skipped: Callable[[], Skipped], after: Callable[[], None],
+                 steps: Callable[[], int]) -> None:
         self._is_skipped, self._after = is_skipped, after
         # The number of gradients sent, and at which of these counts ...
         self._exchanges = 0
@@ -86,19 +90,24 @@ class Optimizers:
         self._asked = -1  # is_skipped() was last called
         self._skipped: Skipped = False  # ... and its result
         self._step = -1  # an optimizer last stepped
+        self._steps = [-1] * len(optimizers)  # each of them did
         self._done = 0  # after() was last called
         # The optimizers that have taken that step, and those that took the one before.
         self._now, self._last = set(range(len(optimizers))), set[int]()
         self._all: list[Optimizer] = []
+        self._stranger: Optional[str] = None  # steps our parameters, and we do not know it
+        self._watch: Callable[[], Any] = lambda: None
         try:
             if names:
                 check_cover(optimizers, names)
             for i, optimizer in enumerate(optimizers):
-                stepped = functools.partial(self._stepped, i)
-                self._all.append(Optimizer(optimizer, names, self._is_skipped_now, stepped))
+                self._all.append(Optimizer(optimizer, names,
+                                           functools.partial(self._is_skipped_now, i),
+                                           functools.partial(self._stepped, i), steps))
         except Exception:
             self.close()
             raise
+        self._watch = watch_all(self)
 
     def __iter__(self) -> Iterator[Optimizer]:
         return iter(self._all)
@@ -110,6 +119,14 @@ class Optimizers:
     @property
     def can_skip_on_device(self) -> bool:
         return all(one.can_skip_on_device() for one in self._all)
+
+    @property
+    def must_know(self) -> bool:
+        return any(one.must_know() for one in self._all)
+
+    @property
+    def uses_flag(self) -> bool:
+        return any(one.uses_flag() for one in self._all)
 
     @property
     def shown(self) -> list[torch.optim.Optimizer]:
@@ -127,6 +144,7 @@ class Optimizers:
 
     def factors(self) -> dict[str, float]:
         """Called once per step, when gradients are about to be sent."""
+        self._check_stranger()
         self._exchanges += 1
         return _merged(one.factors() for one in self._all)
 
@@ -143,34 +161,95 @@ class Optimizers:
     def close(self) -> None:
         for one in self._all:
             one.close()
+        self._watch()
 
-    def _is_skipped_now(self) -> Skipped:
+    def check_stepped(self, what: str) -> None:
+        """Refuses `what` between backward and step(): the gradients have the scheme's momentum."""
+        if self._exchanges == 0 or not (self.taken or self._changed == self._exchanges):
+            return
+        if any(_has_gradients(one) for one, step in zip(self._all, self._steps)
+               if step != self._exchanges):
+            raise RuntimeError(f"{what}: gradients that the scheme has sent wait for step(), and "
+                               "include its momentum, which would count twice; call step(), or "
+                               "zero_grad() to drop them, first")
+
+    def look_at(self, optimizer: torch.optim.Optimizer) -> None:
+        """After a step of any optimizer of this process."""
+        if any(optimizer is known for one in self._all for known in (one.shown, one.optimizer)):
+            return
+        mine = {id(parameter) for one in self._all for _, parameter, _ in one.parameters()}
+        if any(id(parameter) in mine for group in optimizer.param_groups
+               for parameter in group["params"]):
+            self._stranger = type(optimizer).__name__
+
+    def _check_stranger(self) -> None:
+        """An optimizer that wraps one of ours is no stranger, nor is one that steps beside it."""
+        stranger, self._stranger = self._stranger, None
+        if stranger is None or self._exchanges == 0 or self._step == self._exchanges:
+            return
+        text = (f"another {stranger} than the one given to attach() steps this model: it would "
+                "move on skipped steps, and replicas are not compared. To change the optimizer, "
+                "detach(), wrap the module in DDP anew, and attach with the new one")
+        if self.taken:
+            raise RuntimeError(f"{text}. Both the scheme and that optimizer have momentum")
+        logger.warning("%s", text)
+
+    def _is_skipped_now(self, which: int) -> Skipped:
         now = self._exchanges
+        if self.taken and now == self._steps[which] and _has_gradients(self._all[which]):
+            raise RuntimeError(
+                "step() came without a new exchange: the scheme holds the momentum, which only "
+                "gradients of a backward outside of no_sync() have. Call step() once after each; "
+                "if the type of parameters has changed since, wrap the model in DDP anew")
         if now != self._asked:
             self._skipped = self._is_skipped()
             self._asked = now
         # Zeros have no momentum: torch's get_state_dict() makes a step with zeros.
-        if now == self._changed and any(
-            parameter.grad is not None and parameter.grad.any()
-            for one in self._all
-            for _, parameter, _ in one.parameters()
-        ):
+        if now == self._changed and any(map(_has_gradients, self._all)):
             raise RuntimeError(
                 "these gradients were sent before the momentum moved between optimizer and "
                 "scheme; they would include it twice, or not at all; call attach(), set_scheme() "
-                "and the like after step() of all optimizers, before backward()")
+                "and the like after step() of all optimizers, before backward(). (Or they were "
+                "not sent at all, because backward did not use every parameter of the model)")
         return self._skipped
 
     def _stepped(self, which: int) -> None:
         """Calls after() once per step, when all optimizers that took the previous step have
         stepped. (The two optimizers of a GAN may step one at a time.)"""
         now = self._exchanges
+        self._steps[which] = now
         if now != self._step:
             self._step, self._last, self._now = now, self._now, set()
         self._now.add(which)
         if self._done != now and (which not in self._last or self._last <= self._now):
             self._done = now
             self._after()
+
+
+def _has_gradients(one: Optimizer) -> bool:
+    return any(parameter.grad is not None and bool(parameter.grad.any())
+               for _, parameter, _ in one.parameters())
+
+
+_watchers: weakref.WeakSet[Any] = weakref.WeakSet()
+
+
+def _tell_watchers(optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> None:
+    for watcher in list(_watchers):
+        watcher.look_at(optimizer)
+
+
+# One hook for good: one that a dying watcher removed could be removed while torch goes through its
+# hooks, because Python collects garbage at any time.
+register_optimizer_step_post_hook(_tell_watchers)
+
+
+def watch_all(watcher: Any) -> Callable[[], Any]:
+    """Shows its look_at() every step of any optimizer, as long as it lives. Returns what ends that.
+    """
+    _watchers.add(watcher)
+    found = weakref.ref(watcher)
+    return lambda: _watchers.discard(found())
 
 
 def _merged(parts: Iterator[dict[str, Any]]) -> dict[str, Any]:
@@ -254,8 +333,8 @@ class Moments:
         for parameter, moment in zip(self._parameters, late):
             if moment is not None and moment.any():
                 self._optimizer.state[parameter] = {
-                    "step": torch.tensor(float(steps)), "exp_avg": torch.zeros_like(parameter),
-                    self._second: moment}
+                    "step": torch.tensor(float(steps), device=self._step_device(parameter)),
+                    "exp_avg": torch.zeros_like(parameter), self._second: moment}
 
     def average(self, average: Average) -> None:
         """Replaces the optimizer's state by the mean over the workers that have it."""
@@ -264,9 +343,10 @@ class Moments:
         for key in self._all:
             found = [self._state(parameter).get(key) for parameter in self._parameters]
             tensors = [value if value is not None else
-                       torch.zeros(()) if key == "step" else torch.zeros_like(parameter)
+                       torch.zeros((), device=self._step_device(parameter)) if key == "step"
+                       else torch.zeros_like(parameter)
                        for parameter, value in zip(self._parameters, found)]
-            flat = flat_of(tensors)
+            flat = flat_of(tensors)  # alike: all steps are on one device, and all moments
             average(flat)
             put_back(flat, tensors)
             for parameter, tensor, share in zip(self._parameters, tensors, having.tolist()):
@@ -274,6 +354,14 @@ class Moments:
                     if self._second is not None:  # missing momentum is 0, a missing moment is not
                         tensor /= share
                     self._optimizer.state[parameter][key] = tensor
+
+    def _step_device(self, parameter: torch.Tensor) -> torch.device:
+        """Where Adam counts the steps of a parameter."""
+        for group in self._optimizer.param_groups:
+            if any(parameter is one for one in group["params"]):
+                there = group.get("fused") or group.get("capturable")
+                return parameter.device if there else torch.device("cpu")
+        return torch.device("cpu")
 
     def _has(self, parameter: torch.Tensor) -> bool:
         return self._state(parameter).get(self._all[0]) is not None

@@ -10,7 +10,7 @@ import os
 import sys
 import weakref
 from dataclasses import dataclass
-from typing import Any, Callable, Optional, Union
+from typing import Any, Callable, Optional, Sequence, Union
 
 import torch
 import torch.distributed as dist
@@ -65,6 +65,17 @@ def show_bytes(count: float) -> str:
             break
         count /= 1000
     return f"{count:.3g} {unit}"
+
+
+def show_seconds(seconds: float) -> str:
+    return f"{seconds * 1e3:.3g} ms" if seconds < 1 else f"{seconds:.3g} s"
+
+
+def table(rows: Sequence[Sequence[str]]) -> list[str]:
+    """Lines with the first column to the left, the others to the right."""
+    widths = [max(map(len, column)) for column in zip(*rows)]
+    return ["  ".join(cell.ljust(width) if i == 0 else cell.rjust(width)
+                      for i, (cell, width) in enumerate(zip(row, widths))) for row in rows]
 
 
 def _seconds(report: Union[Report, StepReport]) -> str:

@@ -37,7 +37,7 @@ class SchemeOptions(TypedDict, total=False):
     form: Literal["packed", "coded"]
     group: int
     index: Literal["golomb", "elias_fano", "gap", "smallest"]
-    mask: Union[bool, Literal["on", "off"]]
+    mask: Union[bool, Literal["auto", "pool", "on", "off"]]
     memory: Literal["none", "residual", "momentum"]
     momentum: float
     nesterov: Union[bool, Literal["on", "off"]]
@@ -140,7 +140,8 @@ class Held(NamedTuple):
     nesterov: bool
     decays: bool  # weight decay goes through it too
     factor: float  # what the scheme keeps, in units of momentum_buffers
-    # It can follow the optimizer's groups to another momentum by scaling what it keeps.
+    # It can follow the optimizer's groups to another momentum by scaling what it keeps. A pool
+    # (dgc's mask) cannot: its size depends on the factor.
     follows: bool
 
 
@@ -149,7 +150,13 @@ def held_by(text: str) -> Held:
     momentum, nesterov = float(options["momentum"]), options.get("nesterov") == "on"
     usual = takes(text, "nesterov")
     factor = momentum if nesterov and momentum != 0 else 1.0
-    return Held(text, momentum, nesterov, usual, factor, usual and not nesterov and momentum != 0)
+    follows = usual and not nesterov and momentum != 0 and not _pools(text)
+    return Held(text, momentum, nesterov, usual, factor, follows)
+
+
+def _pools(text: str) -> bool:
+    """Of a scheme in plain momentum's form."""
+    return takes(text, "mask") and options_of(text).get("mask", "auto") in ("auto", "pool")
 
 
 def momentum_of(optimizers: Sequence[torch.optim.Optimizer], scheme: str) -> tuple[float, bool]:
@@ -167,7 +174,15 @@ def momentum_of(optimizers: Sequence[torch.optim.Optimizer], scheme: str) -> tup
         raise ValueError(f"scheme '{scheme}': Nesterov's form and signum have one momentum for all "
                          f"parameters; the optimizer's groups have momentum {momenta}, nesterov "
                          f"{sorted(forms)}: give them the same, or momentum without nesterov")
+    if len(momenta) > 1 and options_of(scheme).get("mask") == "pool":
+        raise ValueError(f"scheme '{scheme}': a pool has one momentum for all parameters; the "
+                         f"optimizer's groups have {momenta}: give them the same, or mask=off")
     return momenta[-1], forms.pop()
+
+
+def _differ(optimizers: Sequence[torch.optim.Optimizer]) -> bool:
+    """Whether groups have different momenta."""
+    return len({group["momentum"] for one in optimizers for group in one.param_groups}) > 1
 
 
 def _groups_of_sgd(optimizer: torch.optim.Optimizer, scheme: str) -> list[dict[str, Any]]:
@@ -192,6 +207,8 @@ def with_momentum(text: str, optimizers: Optional[Sequence[torch.optim.Optimizer
                              "take over the optimizer's momentum")
         return text
     momentum, nesterov = momentum_of(optimizers, text)
+    if _pools(text) and _differ(optimizers):
+        text = text_of(text, {"mask": "off"})
     if nesterov and not takes(text, "nesterov"):
         raise ValueError(f"scheme '{text}' has no Nesterov form; make the optimizer with "
                          "nesterov=False")

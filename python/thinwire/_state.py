@@ -27,6 +27,8 @@ if TYPE_CHECKING:
 
 VERSION = 1
 SUMMED, REPLICATED, LOCAL = 0, 1, 2  # core/state.h
+ORDERS = "orders"  # in shards with owners: shape and strides of parameters not stored by index
+BEFORE = "before"  # in shards for another number of workers: the number that saved them
 DELAY = "delay"  # in shards of delayed averaging: its settings
 Entries = dict[str, tuple[int, Any]]
 
@@ -56,6 +58,12 @@ def shard_of(entries: Entries, **about: Any) -> dict[str, Any]:
     if _asked_by_dcp():  # DCP does not look inside a tuple
         return {f"rank_{shard['rank']}_of_{shard['world']}": tuple(shard.items())}
     return shard
+
+
+def about(shard: Mapping[str, Any]) -> dict[str, Any]:
+    """What a shard says beside its entries."""
+    own = ("version", "entries", "shares", "count")
+    return {key: value for key, value in shard.items() if key not in own}
 
 
 def entries_in(shard: Mapping[str, Any]) -> Entries:
@@ -103,19 +111,34 @@ def shard_for(state: Mapping[str, Any], rank: int, world: int) -> dict[str, Any]
     return dict(state)
 
 
-def _folded(shards: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+def order_of(parameter: torch.Tensor) -> Optional[list[list[int]]]:
+    """Shape and strides of a parameter whose elements lie in memory in another order than by index
+    (channels_last); None for others."""
+    extent = 1
+    for stride, size in sorted(zip(parameter.stride(), parameter.shape)):
+        if size > 1 and stride != extent:
+            return None  # not dense: DDP lays it out by index
+        extent *= size
+    return None if parameter.is_contiguous() else [list(parameter.shape), list(parameter.stride())]
+
+
+def has_owners(shard: Mapping[str, Any]) -> bool:
+    return any("/owner" in name for name in shard["entries"])
+
+
+def without_owners(shards: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
     """Shards without owners (exchange="split"), because in another job other workers own other
     parts. The owners' residuals are added to the ranks' own. They belong to averages, so each
     counts once per worker of the old job."""
 
-    def without_owners(items: Mapping[str, Any]) -> dict[str, Any]:
+    def others(items: Mapping[str, Any]) -> dict[str, Any]:
         return {name: item for name, item in items.items() if "/owner" not in name}
 
     parts = [(rank, found["parameter"], int(found["first"] or 0), value)
              for rank, shard in enumerate(shards) for name, value in shard["entries"].items()
              if (found := _OWNED.fullmatch(name))]
-    result = [{**shard, "entries": without_owners(shard["entries"]),
-               "shares": without_owners(shard["shares"])} for shard in shards]
+    result = [{**shard, "entries": others(shard["entries"]),
+               "shares": others(shard["shares"])} for shard in shards]
     for parameter in {parameter for _, parameter, _, _ in parts}:
         size = max(first + value.numel() for _, of, first, value in parts if of == parameter)
         for shard in result:
@@ -124,14 +147,17 @@ def _folded(shards: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
             shard["shares"][parameter + "/v"] = SUMMED
     for rank, parameter, first, value in parts:
         own = result[rank]["entries"][parameter + "/v"]
-        own[first:first + value.numel()] += len(shards) * value
+        part = torch.zeros_like(own)  # in the order of memory, as owners' parts are
+        part[first:first + value.numel()] = len(shards) * value
+        order = shards[rank].get(ORDERS, {}).get(parameter)
+        own += part if order is None else part.as_strided(*order).reshape(-1)
     return result
 
 
 def _resharded(shards: Sequence[Mapping[str, Any]], rank: int, world: int) -> dict[str, Any]:
     """Distributes the old ranks' shards over the new ranks. Every sum is preserved; thresholds
     of single buckets settle again."""
-    shards = _folded(shards)
+    shards = without_owners(shards)
     mine = [shard for i, shard in enumerate(shards) if i % world == rank]
     result: Entries = {}
     for name, (share, value) in entries_in(shards[0]).items():
@@ -144,9 +170,10 @@ def _resharded(shards: Sequence[Mapping[str, Any]], rank: int, world: int) -> di
             result[name] = (share, total)
         elif isinstance(value, torch.Tensor) and rank < len(shards):
             result[name] = (share, shards[rank]["entries"][name])
-    own = ("version", "entries", "shares", "count")
-    about = {key: value for key, value in shards[0].items() if key not in own}
-    return shard_of(result, **{**about, "rank": rank, "world": world})
+        elif name.endswith("/m"):  # a new worker's running mean; all must know that there is one
+            result[name] = (share, torch.zeros_like(value))
+    before = shards[0].get(BEFORE, len(shards))  # not stepped since it was resharded before
+    return shard_of(result, **{**about(shards[0]), "rank": rank, "world": world, BEFORE: before})
 
 
 def load_checkpoint(handle: Union[Base, DelayedHandle], checkpoint_id: Any = None, *,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import sys
 import weakref
 from typing import Any, Optional
 
@@ -16,10 +17,22 @@ from ._reports import Callback, Reports, StepReport, logger
 from ._schemes import takes
 
 
+def _calling_scaler() -> Optional[torch.amp.GradScaler]:
+    """The GradScaler whose step() calls that of the optimizer, if one does."""
+    frame = sys._getframe(1)
+    while frame is not None:
+        caller = frame.f_locals.get("self") if frame.f_code.co_name == "step" else None
+        if isinstance(caller, torch.amp.GradScaler) and caller.is_enabled():
+            return caller
+        frame = frame.f_back  # type: ignore[assignment]
+    return None
+
+
 class Steps(Reports):
     """Wraps a native attachment, which exists from the first step on at the latest."""
 
     _attached = True
+    _made_by = "attach"  # for errors
 
     def __init__(self, callback: Optional[Callback], scaler: Any) -> None:
         super().__init__(callback)
@@ -28,6 +41,7 @@ class Steps(Reports):
         self._optimizer: Optional[Optimizers] = None
         self._names: dict[torch.Tensor, str] = {}
         self._told_of_clipping = False
+        self._looked_for_scaler = False
         self._steps_seen, self._rehearsal = 0, False
         self._device = torch.device("cpu")  # of the gradients
         self._late = False  # on a device the host learns later what a step was
@@ -106,6 +120,7 @@ class Steps(Reports):
         # creates its buffers.
         if self._is_rehearsal():
             return self._optimizer is not None and self._optimizer.taken
+        self._check_scaler()
         skipped = self._attachment is not None and self._outcome(self._attachment)
         if not self._late:
             self._count(skipped is True)
@@ -113,12 +128,27 @@ class Steps(Reports):
             self._notice_clipping()
         return skipped
 
+    def _check_scaler(self) -> None:
+        """In the first step: memory has the scale of the gradients, so it must follow."""
+        if self._looked_for_scaler:
+            return
+        calling = _calling_scaler()
+        if calling is not None and calling is not self._scaler:
+            given = "none" if self._scaler is None else "another one"
+            raise RuntimeError(f"a GradScaler calls optimizer.step(), and {self._made_by}() was "
+                               f"given {given}: what the scheme keeps would not follow its scale, "
+                               "and it would not see skipped steps. Give it: "
+                               f"{self._made_by}(..., scaler=scaler)")
+        self._looked_for_scaler = True
+
     def _outcome(self, attachment: _native.Attachment) -> Skipped:
         """On a device, to ask the host is to wait for the exchange. A GradScaler sees the NaN of a
         skipped step by itself, and skips it; other optimizers may take a flag on the device."""
         if self._late and self._scaler is not None and self._device.type != "cpu":
             return False
         if self._late and self._optimizer is not None and self._optimizer.can_skip_on_device:
+            if not self._optimizer.uses_flag:
+                return False
             flag = attachment.not_taken()
             if flag is not None:
                 return flag

@@ -10,6 +10,7 @@ import torch
 import torch.distributed as dist
 import thinwire
 from torch.distributed.algorithms.ddp_comm_hooks import default_hooks
+from torch.nn.parallel.distributed import _MixedPrecision
 from workers import loss_of, net, run, same_everywhere, sgd, train, weights, wrap
 
 
@@ -60,7 +61,9 @@ def refusals(rank, world):
 
     hooked = wrap(net())
     hooked.register_comm_hook(None, default_hooks.allreduce_hook)
-    refused("once", model=hooked, optimizer=sgd(hooked))
+    refused("communication hook", "anew", model=hooked, optimizer=sgd(hooked))
+    mixed = wrap(net(), mixed_precision=_MixedPrecision(param_dtype=torch.bfloat16))
+    refused("mixed_precision=", "autocast", model=mixed, optimizer=sgd(mixed))
     thinwire.attach(ddp, optimizer, scheme="dgc")
     refused("attached already")
 
@@ -159,6 +162,13 @@ def detaches(rank, world):
     plain_ddp, plain_optimizer = wrap(plain), sgd(plain, momentum=0)
     handle.detach()
     handle.detach()
+    for call in (
+        lambda: handle.set_scheme("topk"),
+        lambda: handle.schedule({9: "topk"}),
+        lambda: handle.load_state_dict(handle.state_dict()),
+    ):
+        with pytest.raises(RuntimeError, match="is detached; wrap it in DDP"):
+            call()
     for ddp_, optimizer_ in ((plain_ddp, plain_optimizer), (ddp, optimizer)):
         optimizer_.zero_grad()
         loss_of(ddp_, rank, 5).backward()

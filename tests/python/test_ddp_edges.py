@@ -295,3 +295,60 @@ def joins(rank, world):
 
 def test_join_with_unused_parameters():
     run(2, joins)
+
+
+class Angry(torch.autograd.Function):
+    """Ends backward at a tensor, like Ctrl-C or a lack of memory there."""
+
+    @staticmethod
+    def forward(ctx, x, angry):
+        ctx.angry = angry
+        return x.clone()
+
+    @staticmethod
+    def backward(ctx, gradient):
+        if ctx.angry:
+            raise KeyboardInterrupt
+        return gradient, None
+
+
+def interrupted(rank, world, scheme, at):
+    """Some buckets have come, and the rest never will. Asking the handle says so, and does not end
+    the process, also where no bucket has left yet (a first backward)."""
+    dist._DEFAULT_FIRST_BUCKET_BYTES = 1000
+    model = net()
+    head, tail = model[:2], model[2:]
+    ddp, optimizer = wrap(model, find_unused_parameters=True), sgd(model)
+    handle = thinwire.attach(ddp, optimizer, scheme=scheme)
+    for step in range(at + 1):
+        model.forward = lambda x, step=step: tail(Angry.apply(head(x), step == at))
+        if step < at:
+            train(ddp, optimizer, rank, [step])
+    optimizer.zero_grad()
+    with pytest.raises(KeyboardInterrupt):
+        loss_of(ddp, rank, at).backward()
+    named = "'0.weight'|'0.bias'" if at else ""
+    with pytest.raises(thinwire.Error, match=f"ended before bucket.*({named}).*exception"):
+        handle.report()
+
+
+def begun_at_odds(rank, world):
+    """The first backward cannot set up the exchange. Asking the handle later says so, and does not
+    end the process."""
+    model = net()
+    ddp, optimizer = wrap(model), sgd(model)
+    handle = thinwire.attach(ddp, optimizer, scheme=["topk", "onebit"][rank])
+    with pytest.raises(RuntimeError, match="rank"):
+        loss_of(ddp, rank, 0).backward()
+    with pytest.raises(thinwire.Error, match="could not be set up in the last backward"):
+        handle.report()
+
+
+def test_a_first_backward_of_ranks_at_odds():
+    run(2, begun_at_odds)
+
+
+@pytest.mark.parametrize("at", [0, 3])
+@pytest.mark.parametrize("scheme", ["dense", "topk"])
+def test_a_backward_that_was_interrupted(scheme, at):
+    run(2, interrupted, scheme, at)

@@ -356,3 +356,52 @@ def formats(rank, world):
 
 def test_states_do_not_know_memory_formats():
     run(2, formats)
+
+
+def left_alone(rank, world):
+    """Programs that would make workers drift apart, or train without any averaging."""
+    model = net()
+    ddp, optimizer = wrap(model), sgd(model)
+    handle = thinwire.attach(ddp, optimizer, scheme="dense", delay=2)
+    train(ddp, optimizer, rank, range(4))
+    optimizer.zero_grad()
+    loss_of(ddp, rank, 4).backward()
+    with pytest.raises(RuntimeError, match="this worker alone wait for step"):
+        handle.detach()  # DDP has not averaged these gradients, and would not notice the step
+    optimizer.step()
+    other = sgd(model)
+    train(ddp, other, rank, [5])
+    with pytest.raises(RuntimeError, match="another SGD.*nothing is averaged"):
+        train(ddp, other, rank, [6])
+    train(ddp, optimizer, rank, [7])
+    handle.detach()
+    assert same_everywhere(weights(model))
+    train(ddp, sgd(model), rank, range(8, 11))  # any optimizer may step it again
+    assert same_everywhere(weights(model))
+
+
+def test_nobody_trains_alone_without_a_word():
+    run(2, left_alone)
+
+
+def nested(rank, world):
+    """torch calls the hooks again when a step calls that of its base: it is one step."""
+
+    class Same(torch.optim.SGD):
+        def step(self, closure=None):
+            return super().step(closure)
+
+    found = []
+    for kind in (torch.optim.SGD, Same):
+        model = net()
+        optimizer = kind(model.parameters(), lr=0.1, momentum=0.9)
+        handle = thinwire.attach(model, optimizer, scheme="dense", delay=3)
+        train(model, optimizer, rank, range(6))
+        assert handle.report().steps == 6
+        handle.drain()
+        found.append(weights(model))
+    assert torch.equal(*found)
+
+
+def test_a_step_inside_a_step_counts_once():
+    run(2, nested)

@@ -2,6 +2,8 @@
 scheme, detach, checkpoints and errors."""
 
 # SPDX-License-Identifier: Apache-2.0
+import copy
+
 import pytest
 import torch
 import torch.distributed as dist
@@ -189,7 +191,7 @@ def refusals(rank, world):
     own = sgd(hooked)
     train(hooked, own, rank, range(2))
     hooked.register_comm_hook(None, default_hooks.allreduce_hook)
-    with pytest.raises(Exception, match="once"):
+    with pytest.raises(Exception, match="takes one only"):
         thinwire.attach(hooked, own, scheme="dgc")
     assert all("momentum_buffer" in own.state[parameter] for parameter in hooked.parameters())
     assert own.param_groups[0]["momentum"] == 0.9
@@ -206,6 +208,41 @@ def refusals(rank, world):
             if torch.is_tensor(value)
         )
     train(ddp, optimizer, rank, range(3, 5))
+
+
+def goes_back(rank, world, what):
+    """Model and optimizer go back to an earlier step, or the optimizer begins anew."""
+    results = []
+    for attached in (False, True):
+        model = conv_net()
+        ddp, optimizer = wrap(model), sgd(model, lr=0.05, weight_decay=0.05)
+        fresh = copy.deepcopy(optimizer.state_dict())
+        handle = thinwire.attach(ddp, optimizer, scheme=EXACT) if attached else None
+        go(ddp, optimizer, rank, range(3))
+        saved = copy.deepcopy((model.state_dict(), optimizer.state_dict()))
+        own = copy.deepcopy(handle.state_dict()) if attached else None
+        go(ddp, optimizer, rank, range(3, 6))
+        if what == "anew":
+            optimizer.load_state_dict(fresh)
+        elif what == "now":
+            optimizer.load_state_dict(optimizer.state_dict())
+        else:
+            model.load_state_dict(saved[0])
+            optimizer.load_state_dict(saved[1])
+        if attached and what == "back":
+            handle.load_state_dict(own)
+        if attached and what == "half":
+            with pytest.raises(RuntimeError, match="handle's state of the same step"):
+                go(ddp, optimizer, rank, range(6, 7))
+            return
+        go(ddp, optimizer, rank, range(6, 9))
+        results.append(weights(model))
+    close(results[1], results[0], what)
+
+
+@pytest.mark.parametrize("what", ["back", "half", "now", "anew"])
+def test_an_optimizer_that_goes_back_takes_its_momentum_along(what):
+    run(2, goes_back, what)
 
 
 def test_refusals_change_nothing():
@@ -279,6 +316,30 @@ def in_between(rank, world):
 
 def test_momentum_does_not_go_over_inside_a_step():
     run(2, in_between)
+
+
+def detaches_in_between(rank, world):
+    """detach() between backward and step() would leave gradients that have the scheme's momentum
+    to an optimizer that has it too."""
+    model = net()
+    ddp, optimizer = wrap(model), sgd(model)
+    handle = thinwire.attach(ddp, optimizer, scheme=EXACT)
+    train(ddp, optimizer, rank, range(2))
+    optimizer.zero_grad()
+    loss_of(ddp, rank, 2).backward()
+    with pytest.raises(RuntimeError, match="wait for step.*zero_grad"):
+        handle.detach()
+    optimizer.step()
+    handle.detach()
+    train(ddp, optimizer, rank, range(3, 5))
+    other = net()
+    plain, optimizer = wrap(other), sgd(other)
+    train(plain, optimizer, rank, range(5))
+    close(weights(model), weights(other), "after a refused detach()")
+
+
+def test_detach_waits_for_the_step():
+    run(2, detaches_in_between)
 
 
 def gradients_stay(rank, world):

@@ -213,11 +213,69 @@ def test_momentum_that_changes_or_differs(form):
     run(2, cycles, form)
 
 
+def begins_late(rank, world):
+    """Momentum that a scheduler raises from 0 begins with the gradient alone, as SGD's does."""
+    results = []
+    for attached in (False, True):
+        model = net()
+        ddp, optimizer = wrap(model), sgd(model, lr=0.05, weight_decay=0.05)
+        if attached:
+            thinwire.attach(ddp, optimizer, scheme=EXACT)
+        for step in range(8):
+            optimizer.param_groups[0]["momentum"] = 0.0 if step < 4 else 0.5
+            train(ddp, optimizer, rank, [step])
+        results.append(weights(model))
+    close(results[1], results[0], "momentum from 0")
+
+
+def test_momentum_from_zero():
+    run(2, begins_late)
+
+
+def strangers(rank, world):
+    """An optimizer that attach() does not know has momentum of its own."""
+    model = net()
+    ddp, optimizer = wrap(model), sgd(model)
+    thinwire.attach(ddp, optimizer, scheme=EXACT)
+    train(ddp, optimizer, rank, range(2))
+    other = sgd(model)
+    train(ddp, other, rank, [2])  # its momentum begins here, so nothing is wrong yet
+    with pytest.raises(RuntimeError, match="another SGD.*wrap the module in DDP anew"):
+        train(ddp, other, rank, [3])
+    sgd(net()).step()  # another model's
+
+
+def test_an_optimizer_that_is_not_attached_is_noticed():
+    run(2, strangers)
+
+
+def without_exchange(rank, world):
+    """Only gradients that were exchanged have the scheme's momentum."""
+    model = net()
+    ddp, optimizer = wrap(model), sgd(model)
+    handle = thinwire.attach(ddp, optimizer, scheme=EXACT)
+    train(ddp, optimizer, rank, range(2))
+    with pytest.raises(RuntimeError, match="without a new exchange"):
+        optimizer.step()
+    with pytest.raises(RuntimeError, match="without a new exchange"), ddp.no_sync():
+        train(ddp, optimizer, rank, [2])
+    train(ddp, optimizer, rank, [3])
+    handle.set_scheme("dense")
+    train(ddp, optimizer, rank, [4])
+    with ddp.no_sync():  # the optimizer's momentum takes any gradient
+        train(ddp, optimizer, rank, [5])
+
+
+def test_steps_without_an_exchange_are_noticed():
+    run(2, without_exchange)
+
+
 def wrong_order(rank, world):
     """A scheduler that changes momentum between backward and step, and one that changes
     Nesterov's or signum's."""
     for options, scheme, reason in (
-        ({}, "dgc:density=0.1", "after optimizer.step"),
+        ({}, "dgc:density=0.1,mask=off", "after optimizer.step"),
+        ({}, "dgc:density=0.1", "cannot follow it: give mask=off"),
         ({"nesterov": True}, "dgc:density=0.1", "cannot follow"),
         ({}, "signum", "cannot follow"),
     ):
@@ -234,6 +292,26 @@ def wrong_order(rank, world):
 
 def test_momentum_that_cannot_be_followed_is_an_error():
     run(2, wrong_order)
+
+
+def differs(rank, world):
+    """A pool has one momentum: the default of dgc's mask is off where groups have several."""
+    model = net()
+    ddp = wrap(model)
+    optimizer = torch.optim.SGD(
+        [{"params": model[0].parameters(), "momentum": 0.5}, {"params": model[2:].parameters()}],
+        lr=0.1, momentum=0.9)
+    with pytest.raises(ValueError, match=r"pool has one momentum.*\[0.5, 0.9\].*mask=off"):
+        thinwire.attach(ddp, optimizer, scheme="dgc:mask=pool")
+    handle = thinwire.attach(ddp, optimizer, scheme="dgc:density=0.1")
+    assert "mask=off" in repr(handle)
+    train(ddp, optimizer, rank, range(3))
+    handle.set_scheme("dgc:density=0.1,mask=on")
+    assert "mask=on" in repr(handle)
+
+
+def test_groups_with_several_momenta_have_no_pool():
+    run(2, differs)
 
 
 def sharded(rank, world):

@@ -5,6 +5,7 @@ have moved by all gradients."""
 # SPDX-License-Identifier: Apache-2.0
 import pytest
 import torch
+import torch.distributed as dist
 import thinwire
 from thinwire._state import shard_for
 from workers import run, wrap
@@ -92,6 +93,41 @@ def changes_exchange(rank, world, scheme):
 @pytest.mark.parametrize("scheme", [ALL, "dense", ALL + ",feedback=off"])
 def test_a_change_of_exchange_keeps_owners_residuals(scheme):
     assert max(run(3, changes_exchange, scheme)) < 1e-4
+
+
+def conv_of_zeros(memory_format):
+    model = torch.nn.Sequential(torch.nn.Conv2d(4, 9, 3), torch.nn.Conv2d(3, 5, 2))
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.zero_()
+    return model.to(memory_format=memory_format)
+
+
+def changes_format(rank, world, formats, exchange):
+    old = conv_of_zeros(formats[0])
+    ddp, optimizer = wrap(Plain(old)), torch.optim.SGD(old.parameters(), lr=1.0)
+    handle = thinwire.attach(ddp, optimizer, scheme=SPLIT, exchange="split")
+    for step in range(4):
+        take_step(ddp, optimizer, gradients(old, rank, step))
+    own, whole = handle.state_dict(), [handle.full_state_dict()]
+    dist.broadcast_object_list(whole)
+    model = conv_of_zeros(formats[1])
+    model.load_state_dict(old.state_dict())
+    ddp, optimizer = wrap(Plain(model)), torch.optim.SGD(model.parameters(), lr=1.0)
+    handle = thinwire.attach(ddp, optimizer, scheme=ALL, exchange=exchange)
+    with pytest.raises(ValueError, match="another memory format.*full_state_dict"):
+        handle.load_state_dict(own)
+    handle.load_state_dict(whole[0])
+    for _ in range(3):
+        take_step(ddp, optimizer, [torch.zeros_like(parameter) for parameter in model.parameters()])
+    return lacking(model, world)
+
+
+@pytest.mark.parametrize("exchange", ["auto", "split"])
+@pytest.mark.parametrize("back", [False, True], ids=["from_channels_last", "to_channels_last"])
+def test_another_memory_format_keeps_owners_residuals(back, exchange):
+    formats = [torch.channels_last, torch.contiguous_format]
+    assert max(run(3, changes_format, formats[::-1] if back else formats, exchange)) < 1e-4
 
 
 def mass(shards, parameter):

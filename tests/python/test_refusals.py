@@ -259,3 +259,23 @@ def leaks(rank, world, form):
 @pytest.mark.parametrize("form", ["detached", "dropped", "without", "plain"])
 def test_a_callback_keeps_no_handle_alive(form):
     run(2, leaks, form)
+
+
+def scaled(rank, world, given):
+    """What a scheme keeps has the scale of the gradients, so attach() must know the scaler."""
+    model = net()
+    ddp, optimizer = wrap(model), sgd(model)
+    scalers = [torch.amp.GradScaler("cpu", init_scale=2.0**4) for _ in range(2)]
+    thinwire.attach(ddp, optimizer, scheme="topk", scaler=scalers[1] if given else None)
+    scalers[0].scale(loss_of(ddp, rank, 0)).backward()
+    what = "another one" if given else "none"
+    with pytest.raises(RuntimeError, match=f"given {what}.*scaler=scaler"):
+        scalers[0].step(optimizer)
+    off = torch.amp.GradScaler("cpu", enabled=False)
+    if not given:
+        off.step(optimizer)
+
+
+@pytest.mark.parametrize("given", [False, True], ids=["none", "another"])
+def test_a_scaler_that_attach_does_not_know(given):
+    run(2, scaled, given)

@@ -37,6 +37,8 @@ bool is_of_bucket(const std::string& name) {
          std::isdigit(static_cast<unsigned char>(name[start.size()]));
 }
 
+bool in_backward() { return torch::autograd::get_current_graph_task_id() != -1; }
+
 // Momentum that has an effect: an explicit 0 switches it off.
 bool accumulates(const Config& config) {
   const auto given = config.options.find("momentum");
@@ -78,7 +80,7 @@ void Attachment::submit(c10d::GradBucket& bucket, const std::optional<Usage>& us
   if (index == 0) {
     check_single();
     begin(gradient);
-    watching_ = accumulates(options_.config) && !held_.watches();
+    watching_ = accumulates(options_.config) && !held_.watches() && in_backward();
   }
   if (watching_)
     for (const at::Tensor& parameter : bucket.getParameters()) held_.watch(parameter);
@@ -91,9 +93,11 @@ void Attachment::submit(c10d::GradBucket& bucket, const std::optional<Usage>& us
   if (usage) unused_.look(*usage, seen.parameters, gradient);
   arrived_.push_back(std::move(seen));
   under_way_ = true;
+  whole_ = bucket.isLast();
   if (settled_) hand_over(index, gradient);
   if (!settled_ && bucket.isLast()) arrange();
-  if (usage && bucket.isLast()) unused_.ask(*usage, *connections_.process_group, gradient.device());
+  if (usage && bucket.isLast())
+    unused_.ask(*usage, connections_.process_group.get(), gradient.device());
 }
 
 void Attachment::check(const at::Tensor& gradient, std::size_t bucket) const {
@@ -114,7 +118,7 @@ void Attachment::check(const at::Tensor& gradient, std::size_t bucket) const {
 // Called before anything of the step is sent. Outside of a backward, a rank that has joined early
 // submits zeros, whatever its own gradients are.
 void Attachment::check_single() const {
-  if (!accumulates(options_.config) || torch::autograd::get_current_graph_task_id() == -1) return;
+  if (!accumulates(options_.config) || !in_backward()) return;
   const void* const parameter = held_.first();
   if (parameter == nullptr) return;
   fail(where(), ", parameter '", parameters_[index_.at(parameter)].first,
@@ -291,8 +295,7 @@ void Attachment::set_prompt(bool on) {
 std::optional<Step> Attachment::end_step() {
   if (!under_way_) return std::nullopt;
   under_way_ = false;
-  const float fill = options_.void_as_nan ? std::numeric_limits<float>::quiet_NaN() : 0.0f;
-  std::optional<bool> skipped = courier_->finish(fill);
+  std::optional<bool> skipped = finish_courier();
   if (!skipped && (prompt_ || !owed_.empty() || unused_.any())) skipped = courier_->outcome();
   std::vector<at::Tensor> gradients;
   for (const Seen& one : arrived_) gradients.push_back(one.gradient);
@@ -307,6 +310,33 @@ std::optional<Step> Attachment::end_step() {
   if (skipped) return close(*skipped);
   open_ = true;
   return std::nullopt;
+}
+
+std::optional<bool> Attachment::finish_courier() {
+  if (whole_ && !courier_)
+    fail(where(), ": the exchange could not be set up in the last backward; its error says why");
+  const float fill = options_.void_as_nan ? std::numeric_limits<float>::quiet_NaN() : 0.0f;
+  if (whole_) return courier_->finish(fill);
+  if (settled_) {  // else no bucket has left
+    try {
+      courier_->finish(fill);
+    } catch (const std::exception& error) {
+      refuse_part(std::string(" (") + error.what() + ")");
+    }
+  }
+  refuse_part("");
+}
+
+void Attachment::refuse_part(const std::string& besides) const {
+  const std::size_t missing = arrived_.size();
+  const std::string known = settled_ && missing < seen_.size()
+                                ? ": parameter '" + seen_[missing].parameters.front().name +
+                                      "', or another one of it, got no gradient"
+                                : "";
+  fail(where(), ": backward has ended before bucket ", missing, known,
+       ". Has an exception ended it? Else the model has not used a parameter ",
+       "(find_unused_parameters=True), or it was frozen or replaced since: wrap the model in DDP ",
+       "anew", besides);
 }
 
 std::optional<Step> Attachment::close(bool skipped) {

@@ -138,6 +138,8 @@ class Attachment {
   void name_parameters();
   std::vector<Bucket> buckets_seen();
   std::optional<Step> end_step();
+  std::optional<bool> finish_courier();
+  [[noreturn]] void refuse_part(const std::string& besides) const;
   std::optional<Step> close(bool skipped);
   State saved();
   std::string where() const;
@@ -158,7 +160,8 @@ class Attachment {
   at::Tensor first_;
   int staged_ = 0;  // steps since the load in which DDP's cut differed from the loaded one
   bool under_way_ = false;
-  bool open_ = false;  // a step has ended whose outcome is not known
+  bool whole_ = false;  // ... and all of its buckets have come
+  bool open_ = false;   // a step has ended whose outcome is not known
   bool prompt_ = false;
   std::vector<Seen> arrived_;  // of this step
   std::optional<Staging> staging_;

@@ -6,7 +6,10 @@
 
 #include <chrono>
 
+#include "thinwire/comm/c10d/device_stream.h"
+#include "thinwire/comm/c10d/stream_backend.h"
 #include "thinwire/comm/c10d/world.h"
+#include "thinwire/comm/link.h"
 #include "thinwire/compress/registry.h"
 #include "thinwire/core/error.h"
 
@@ -16,6 +19,16 @@ namespace {
 at::Tensor tensor_of(const std::vector<float>& values) {
   auto* const data = const_cast<float*>(values.data());
   return at::from_blob(data, {static_cast<std::int64_t>(values.size())}, at::kFloat).clone();
+}
+
+ExchangeOptions exchange_of(const std::string& kind, std::size_t fuse_bytes) {
+  ExchangeOptions options;
+  options.kind = ExchangeKind::parse(kind);
+  if (options.kind.form == ExchangeKind::Form::server)
+    fail("exchange '", kind, "': every rank of DDP computes gradients, none can be a server; use ",
+         "split");
+  options.fuse_bytes = fuse_bytes;
+  return options;
 }
 
 }  // namespace
@@ -80,11 +93,32 @@ Config config_of(const std::string& scheme) {
   return config;
 }
 
-std::shared_ptr<Group> group_of(c10::intrusive_ptr<c10d::Backend> backend,
-                                c10::intrusive_ptr<c10d::Store> store, int host, double timeout) {
+AttachmentOptions options_of(const std::string& scheme, const std::string& exchange,
+                             std::size_t fuse_bytes) {
+  AttachmentOptions options{config_of(scheme), exchange_of(exchange, fuse_bytes), false};
+  check_fit(options.exchange.kind, options.config);
+  return options;
+}
+
+Connections connections_of(c10::intrusive_ptr<c10d::Backend> backend,
+                           c10::intrusive_ptr<c10d::Store> store, int host, double timeout,
+                           c10::Device device, c10::intrusive_ptr<c10d::Backend> data, bool streams,
+                           const std::string& link) {
   GroupOptions options;
   options.timeout = std::chrono::milliseconds(static_cast<std::int64_t>(timeout * 1000));
-  return torch_engine::make_group(std::move(backend), options, {std::move(store), host});
+  Connections connections;
+  connections.store = store;
+  auto group = torch_engine::make_group(std::move(backend), options, {std::move(store), host});
+  if (!link.empty()) group = emulate_link(std::move(group), Link::parse(link));
+  connections.group = std::move(group);
+  connections.timeout = options.timeout;
+  connections.streams = streams;
+  connections.device = device;
+  if (data)
+    connections.data = make_stream_group(std::move(data), device);
+  else if (connections.group->size() == 1 && (streams || !device.is_cpu()))
+    connections.data = make_solo_stream_group(torch_engine::device_of(device));
+  return connections;
 }
 
 }  // namespace thinwire::ddp

@@ -13,9 +13,10 @@
 #include <torch/csrc/distributed/c10d/Backend.hpp>
 #include <torch/csrc/distributed/c10d/Store.hpp>
 
-#include "thinwire/comm/group.h"
 #include "thinwire/core/options.h"
 #include "thinwire/core/state.h"
+#include "thinwire/torch/attachment.h"
+#include "thinwire/torch/courier.h"
 #include "thinwire/torch/report.h"
 
 namespace thinwire::ddp {
@@ -34,12 +35,28 @@ py::dict dict_of(const Step& step);
 
 // Refuses unknown schemes, unknown options and bad values.
 Config config_of(const std::string& scheme);
+// The same for a scheme and how it is exchanged.
+AttachmentOptions options_of(const std::string& scheme, const std::string& exchange,
+                             std::size_t fuse_bytes);
 
-// A group over a backend of our own; without one, a group of one worker.
-std::shared_ptr<Group> group_of(c10::intrusive_ptr<c10d::Backend> backend,
-                                c10::intrusive_ptr<c10d::Store> store, int host, double timeout);
+// Groups over backends of our own; without `backend`, of one worker. `data` is between devices.
+// `link`: an emulated one, for measurements.
+Connections connections_of(c10::intrusive_ptr<c10d::Backend> backend,
+                           c10::intrusive_ptr<c10d::Store> store, int host, double timeout,
+                           c10::Device device, c10::intrusive_ptr<c10d::Backend> data, bool streams,
+                           const std::string& link = "");
+
+// Ends an attachment without the GIL: backends end by joining threads, some of which may want it.
+template <typename T>
+void release(T* attachment) {
+  if (PyGILState_Check() == 0) return delete attachment;
+  const py::gil_scoped_release no_gil;
+  delete attachment;
+}
 
 // The class DelayedAttachment.
 void bind_delayed(py::module_& module);
+// The class VirtualWorkers.
+void bind_virtual(py::module_& module);
 
 }  // namespace thinwire::ddp

@@ -5,13 +5,16 @@
 #include <ATen/ScalarOps.h>
 #include <ATen/ops/mul.h>
 
+#include <cmath>
 #include <cstdint>
 
 #include "thinwire/comm/c10d/device_stream.h"
 #include "thinwire/compress/registry.h"
 #include "thinwire/core/buffer.h"
 #include "thinwire/exchange/setup.h"
+#include "thinwire/kernels/norm.h"
 #include "thinwire/torch/layout.h"
+#include "thinwire/torch/virtual_courier.h"
 
 namespace thinwire::ddp {
 namespace {
@@ -68,9 +71,25 @@ void share_out(const at::Tensor& gradient, int workers) {
   at::mul_out(result, gradient, at::native::wrapped_scalar_tensor(1.0 / workers));
 }
 
+bool is_finite(const at::Tensor& tensor) {
+  const TensorView view = view_of(tensor);
+  return std::isfinite(squared_norm(view.dtype, view.data, view.count));
+}
+
+void count_dense(Report& report, const at::Tensor& tensor, int workers) {
+  const auto bytes = static_cast<std::uint64_t>(tensor.nbytes());
+  const auto ranks = static_cast<std::uint64_t>(workers);
+  report.payload_bytes += bytes;
+  report.dense_bytes += static_cast<std::uint64_t>(tensor.numel()) * sizeof(float);
+  report.traffic.sent += 2 * (ranks - 1) * bytes / ranks;
+  report.traffic.received += 2 * (ranks - 1) * bytes / ranks;
+  report.traffic.collectives += 1;
+}
+
 std::unique_ptr<Courier> make_courier(const Connections& connections,
                                       const std::vector<Bucket>& buckets, const Config& config,
                                       const ExchangeOptions& options) {
+  if (connections.job) return connections.job->courier(connections, buckets, config, options);
   const bool streams = !connections.device.is_cpu() || connections.streams;
   if (is_plain(config, options))
     return streams ? make_dense_stream_courier(connections, buckets)

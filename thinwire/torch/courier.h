@@ -1,7 +1,8 @@
 // courier.h: carries the buckets of a step to the other workers and brings the averages back. Two
 // kinds: through an exchange, with any scheme; or, for `dense`, by the all-reduce that DDP itself
-// would make, on DDP's process group, so that results are bit-identical to plain DDP. Each has two
-// forms: one for gradients on the CPU, and one for a device, which only enqueues its work.
+// would make, on DDP's process group, so that results are bit-identical to plain DDP. Each has
+// three forms: one for gradients on the CPU, one for a device, which only enqueues its work, and
+// one for workers that share a process (virtual_courier.h).
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -22,6 +23,8 @@
 #include "thinwire/exchange/exchange.h"
 
 namespace thinwire::ddp {
+
+class VirtualJob;
 
 class Courier {
  public:
@@ -55,8 +58,9 @@ struct Connections {
   std::shared_ptr<Group> group;
   std::shared_ptr<StreamGroup> data;  // between devices; none: their bytes go over `group`
   std::chrono::milliseconds timeout{};
-  c10::Device device{c10::kCPU};  // of the gradients
-  bool streams = false;           // for tests: the forms for a device, also on the CPU
+  c10::Device device{c10::kCPU};    // of the gradients
+  bool streams = false;             // for tests: the forms for a device, also on the CPU
+  std::shared_ptr<VirtualJob> job;  // of workers that share a process; they have nothing else here
 };
 
 // A gradient as an exchange takes it.
@@ -65,6 +69,10 @@ TensorView view_of(const at::Tensor& gradient);
 // Divides a gradient as DDP does, to the bit: for halves, too, it is multiplied by the reciprocal
 // in f32.
 void share_out(const at::Tensor& gradient, int workers);
+
+// For `dense`: whether a sum is finite; and counts its bytes, as a ring moves them.
+bool is_finite(const at::Tensor& tensor);
+void count_dense(Report& report, const at::Tensor& tensor, int workers);
 
 // A collective, like the exchange behind it.
 std::unique_ptr<Courier> make_courier(const Connections& connections,

@@ -11,39 +11,38 @@
 #include <cstdint>
 #include <memory>
 #include <mutex>
-#include <optional>
 #include <string>
 #include <utility>
+#include <variant>
 #include <vector>
 
 #include <ATen/core/Tensor.h>
 
-#include "thinwire/comm/group.h"
-#include "thinwire/delay/delayed.h"
-#include "thinwire/torch/flat.h"
+#include "thinwire/torch/courier.h"
+#include "thinwire/torch/late.h"
 #include "thinwire/torch/layout.h"
 #include "thinwire/torch/report.h"
 
 namespace thinwire::ddp {
 
-// By parameter, in the order of the cut; undefined if the optimizer has none yet.
-using Moments = std::vector<at::Tensor>;
-
 class DelayedAttachment {
  public:
   // `moments`: Adam's second moments, which are averaged alongside; empty for other optimizers.
   // Weights and moments are the same on all ranks. Collective.
-  DelayedAttachment(std::shared_ptr<Group> group, const Cut& cut, const Moments& moments,
+  DelayedAttachment(const Connections& connections, const Cut& cut, const Moments& moments,
                     const Config& config, const DelayOptions& options);
 
-  // Called before the optimizer's step. Returns whether this worker's gradients are finite. Throws
-  // if no step is allowed: while the anchor is shown, after a parameter's type or shape has
-  // changed, or if weights have changed between attach and the first step.
-  bool finite();
+  // Called before the optimizer's step. Throws if no step is allowed: while the anchor is shown,
+  // after a parameter's type, device or shape has changed, or if weights have changed between
+  // attach and the first step. With `looks` it returns 1 where this worker's gradients are not
+  // finite, else 0: a number on their device.
+  at::Tensor begin_step(bool looks);
   // Copies the averaged moments into those that are defined.
   void fill(const Moments& moments);
-  // Called after the optimizer's step, or without one if the step was skipped.
-  void finish_step(const Moments& moments, bool skipped);
+  // Called after the optimizer's step, or without one if the step was skipped: true, or a number on
+  // the device that is not 0.
+  using Skipped = std::variant<bool, at::Tensor>;
+  void finish_step(const Moments& moments, const Skipped& skipped);
   // Applies all messages in flight; all workers then have the same weights. Collective.
   void drain(const Moments& moments);
 
@@ -69,29 +68,31 @@ class DelayedAttachment {
   std::uint64_t steps() const;  // in all, those before a resumed checkpoint too
   std::uint64_t delay() const;
   std::uint64_t in_flight() const;
+  Stream stream() const { return late_->stream(); }  // for tests
   // Sums of this run. Steps are this worker's, and dense is a gradient in each of them, so that
   // rarer messages count.
-  Report report() const;
-  std::uint64_t messages() const;
-  Step last_step() const;
+  Report report();
+  std::uint64_t messages();
+  // The last step; on a device, everything since it was asked for the last time.
+  Step last_step();
 
  private:
-  void take(const Moments& moments);
-  void give(const Moments& moments);
-  void check_parameters() const;
-  Report sums() const;
+  bool in_streams() const { return connections_.streams || !connections_.device.is_cpu(); }
+  void check_parameters();
+  void count(const Skipped& skipped);
+  Report sums();
 
   mutable std::mutex mutex_;
-  std::shared_ptr<Group> group_;
+  const Connections connections_;
   std::vector<Bucket> buckets_;
   std::vector<at::Tensor> parameters_;
-  Flat weights_;
-  std::optional<Flat> moments_;
   std::atomic<bool> shown_ = false;
   std::uint64_t steps_ = 0, skipped_ = 0;  // of this run
+  at::Tensor skipped_there_;               // steps skipped by a number on the device
+  Skipped last_skipped_ = false;
   Report before_;
   Step last_;
-  std::optional<DelayedAverage> delayed_;  // last: works on all of these
+  std::unique_ptr<Late> late_;
 };
 
 }  // namespace thinwire::ddp

@@ -6,12 +6,10 @@
 // own group, whose roll call names the silent rank.
 // SPDX-License-Identifier: Apache-2.0
 #include <chrono>
-#include <cmath>
 #include <utility>
 
 #include "thinwire/core/error.h"
 #include "thinwire/exchange/agreement.h"
-#include "thinwire/kernels/norm.h"
 #include "thinwire/torch/courier.h"
 
 namespace thinwire::ddp {
@@ -21,11 +19,6 @@ using std::chrono::milliseconds;
 
 constexpr milliseconds slice{500};
 constexpr const char* alarm = "dense/failed";
-
-bool is_finite(const at::Tensor& tensor) {
-  const TensorView view = view_of(tensor);
-  return std::isfinite(squared_norm(view.dtype, view.data, view.count));
-}
 
 class DenseCourier final : public Courier {
  public:
@@ -53,7 +46,7 @@ class DenseCourier final : public Courier {
     }
     works_.clear();
     for (at::Tensor& tensor : tensors_) {
-      count(tensor);
+      count_dense(report_, tensor, connections_.group->size());
       if (skipped) tensor.fill_(fill);
     }
     tensors_.clear();
@@ -75,17 +68,6 @@ class DenseCourier final : public Courier {
 
  private:
   using Clock = std::chrono::steady_clock;
-
-  // What Gloo's ring moves.
-  void count(const at::Tensor& tensor) {
-    const auto bytes = static_cast<std::uint64_t>(tensor.nbytes());
-    const auto ranks = static_cast<std::uint64_t>(connections_.group->size());
-    report_.payload_bytes += bytes;
-    report_.dense_bytes += static_cast<std::uint64_t>(tensor.numel()) * sizeof(float);
-    report_.traffic.sent += 2 * (ranks - 1) * bytes / ranks;
-    report_.traffic.received += 2 * (ranks - 1) * bytes / ranks;
-    report_.traffic.collectives += 1;
-  }
 
   void await(c10d::Work& work) {
     for (;;) {

@@ -63,7 +63,8 @@ class DenseStreamCourier final : public Courier {
     if (!std::exchange(open_, false)) return skipped_;
     if (!found_.await(connections_.timeout)) lost("the device has not ended the step");
     skipped_ = found_.value() != 0;
-    for (const at::Tensor& tensor : tensors_) count(tensor);
+    for (const at::Tensor& tensor : tensors_)
+      count_dense(report_, tensor, connections_.group->size());
     report_.steps += 1;
     report_.skipped += skipped_ ? 1 : 0;
     step_ += 1;
@@ -92,17 +93,6 @@ class DenseStreamCourier final : public Courier {
     connections_.group->barrier().wait();  // throws an Error that names who is silent
     fail("rank ", connections_.group->rank(),
          ": all-reduce failed although all ranks are there: ", text.substr(0, text.find('\n')));
-  }
-
-  // What a ring moves.
-  void count(const at::Tensor& tensor) {
-    const auto bytes = static_cast<std::uint64_t>(tensor.nbytes());
-    const auto ranks = static_cast<std::uint64_t>(connections_.group->size());
-    report_.payload_bytes += bytes;
-    report_.dense_bytes += static_cast<std::uint64_t>(tensor.numel()) * sizeof(float);
-    report_.traffic.sent += 2 * (ranks - 1) * bytes / ranks;
-    report_.traffic.received += 2 * (ranks - 1) * bytes / ranks;
-    report_.traffic.collectives += 1;
   }
 
   Connections connections_;

@@ -3,7 +3,6 @@
 #include "thinwire/torch/flat.h"
 
 #include <ATen/core/grad_mode.h>
-#include <ATen/ops/equal.h>
 #include <ATen/ops/zeros.h>
 
 #include <cstdint>
@@ -38,10 +37,6 @@ void Flat::give(const std::vector<at::Tensor>& tensors) const {
   const at::NoGradGuard no_grad;
   for (std::size_t i = 0; i < places_.size(); ++i)
     if (tensors[i].defined()) tensors[i].copy_(places_[i]);
-}
-
-bool Flat::holds(std::size_t i, const at::Tensor& tensor) const {
-  return at::equal(places_[i], tensor);
 }
 
 }  // namespace thinwire::ddp

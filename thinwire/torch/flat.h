@@ -25,8 +25,6 @@ class Flat {
   // undefined stays as it is.
   void take(const std::vector<at::Tensor>& tensors);
   void give(const std::vector<at::Tensor>& tensors) const;
-  // Whether the array has the values of `tensor` for parameter `i`.
-  bool holds(std::size_t i, const at::Tensor& tensor) const;
 
  private:
   std::vector<at::Tensor> arrays_;

@@ -3,16 +3,13 @@
 #include "thinwire/torch/hook.h"
 
 #include <utility>
-#include <vector>
 
 namespace thinwire::ddp {
 
 c10::intrusive_ptr<c10::ivalue::Future> DdpHook::runHook(c10d::GradBucket& bucket) {
+  if (fill_) fill_->complete(bucket.getIndex());
   attachment_->submit(bucket, usage_of(reducer_));
-  std::vector<c10::Device> devices;
-  if (!bucket.getBuffer().is_cpu()) devices.push_back(bucket.getBuffer().device());
-  auto future =
-      c10::make_intrusive<c10::ivalue::Future>(c10::TensorType::get(), std::move(devices));
+  auto future = c10::make_intrusive<c10::ivalue::Future>(c10::TensorType::get());
   future->markCompleted(c10::IValue(bucket.getBuffer()));
   return future;
 }
@@ -22,8 +19,8 @@ at::Tensor DdpHook::parseHookResult(const c10::IValue& result) {
   return c10d::detail::parseCppCommHookResult(result);
 }
 
-void register_hook(c10d::Reducer& reducer, std::shared_ptr<Attachment> attachment) {
-  reducer.register_comm_hook(std::make_unique<DdpHook>(reducer, std::move(attachment)));
+void register_hook(c10d::Reducer& reducer, std::shared_ptr<Attachment> attachment, bool fill) {
+  reducer.register_comm_hook(std::make_unique<DdpHook>(reducer, std::move(attachment), fill));
 }
 
 void run_plain(Attachment& attachment, c10d::GradBucket& bucket, const c10d::Reducer* reducer) {

@@ -6,8 +6,6 @@
 
 #include <chrono>
 
-#include "thinwire/comm/c10d/device_stream.h"
-#include "thinwire/comm/c10d/stream_backend.h"
 #include "thinwire/comm/link.h"
 #include "thinwire/compress/registry.h"
 #include "thinwire/core/buffer.h"
@@ -20,30 +18,6 @@
 namespace thinwire::ddp {
 namespace {
 
-ExchangeOptions exchange_of(const std::string& kind, std::size_t fuse_bytes) {
-  ExchangeOptions options;
-  options.kind = ExchangeKind::parse(kind);
-  if (options.kind.form == ExchangeKind::Form::server)
-    fail("exchange '", kind, "': every rank of DDP computes gradients, none can be a server; use ",
-         "split");
-  options.fuse_bytes = fuse_bytes;
-  return options;
-}
-
-AttachmentOptions options_of(const std::string& scheme, const std::string& exchange,
-                             std::size_t fuse_bytes) {
-  AttachmentOptions options{config_of(scheme), exchange_of(exchange, fuse_bytes), false};
-  check_fit(options.exchange.kind, options.config);
-  return options;
-}
-
-// Backends end by joining threads, some of which may want the GIL.
-void release(Attachment* attachment) {
-  if (PyGILState_Check() == 0) return delete attachment;
-  const py::gil_scoped_release no_gil;
-  delete attachment;
-}
-
 std::shared_ptr<Attachment> make_attachment(c10::intrusive_ptr<c10d::ProcessGroup> process_group,
                                             c10::intrusive_ptr<c10d::Backend> backend,
                                             c10::intrusive_ptr<c10d::Store> store, int host,
@@ -54,19 +28,12 @@ std::shared_ptr<Attachment> make_attachment(c10::intrusive_ptr<c10d::ProcessGrou
                                             std::size_t fuse_bytes, bool void_as_nan) {
   AttachmentOptions attachment = options_of(scheme, exchange, fuse_bytes);
   attachment.void_as_nan = void_as_nan;
-  Connections connections;
+  Connections connections = connections_of(std::move(backend), std::move(store), host, timeout,
+                                           device, std::move(data), streams);
   connections.process_group = std::move(process_group);
-  connections.store = store;
-  connections.group = group_of(std::move(backend), std::move(store), host, timeout);
-  connections.timeout = std::chrono::milliseconds(static_cast<std::int64_t>(timeout * 1000));
-  connections.streams = streams;
-  connections.device = device;
-  if (data)
-    connections.data = make_stream_group(std::move(data), device);
-  else if (connections.group->size() == 1 && (streams || !device.is_cpu()))
-    connections.data = make_solo_stream_group(torch_engine::device_of(device));
   check_courier(connections, attachment.config, attachment.exchange);
-  return {new Attachment(std::move(connections), std::move(names), std::move(attachment)), release};
+  return {new Attachment(std::move(connections), std::move(names), std::move(attachment)),
+          release<Attachment>};
 }
 
 // Any thread may drop it.
@@ -218,12 +185,12 @@ PYBIND11_MODULE(_native, module) {
       "what to do.";
   bind_attachment(module);
   bind_delayed(module);
+  bind_virtual(module);
   module.def(
       "register_hook",
-      [](const std::shared_ptr<c10d::Reducer>& reducer, std::shared_ptr<Attachment> attachment) {
-        register_hook(*reducer, std::move(attachment));
-      },
-      py::arg("reducer"), py::arg("attachment"), NoGil());
+      [](const std::shared_ptr<c10d::Reducer>& reducer, std::shared_ptr<Attachment> attachment,
+         bool fill) { register_hook(*reducer, std::move(attachment), fill); },
+      py::arg("reducer"), py::arg("attachment"), py::arg("fill"), NoGil());
   module.def(
       "run_plain",
       [](Attachment& attachment, c10d::GradBucket& bucket,
@@ -248,6 +215,8 @@ PYBIND11_MODULE(_native, module) {
   });
   module.def("keeps_momentum",
              [](const std::string& text) { return keeps_momentum(Config::parse(text)); });
+  module.def("why_on_host",
+             [](const std::string& text) { return why_on_host(Config::parse(text)); });
   module.def("average_seconds", [](const std::string& link, int workers, std::uint64_t bytes,
                                    unsigned collectives, bool sums) {
     return average_seconds(Link::parse(link), workers, bytes, collectives, sums);

@@ -25,7 +25,8 @@ class StreamCourier final : public Courier {
         exchange_({*group_, data_.get(), torch_engine::device_of(connections.device),
                    connections.timeout},
                   buckets, config, options),
-        ours_(torch_engine::torch_stream(connections.device, exchange_.stream())) {}
+        ours_(torch_engine::torch_stream(connections.device, exchange_.stream())),
+        passed_(connections.device.type()) {}
 
   void submit(std::size_t bucket, const at::Tensor& gradient) override {
     const c10::Stream now = torch_engine::current_stream(device_);
@@ -60,11 +61,10 @@ class StreamCourier final : public Courier {
 
  private:
   // Later work in `to` runs after the work that is in `from` now.
-  void order(const c10::Stream& from, const c10::Stream& to) const {
+  void order(const c10::Stream& from, const c10::Stream& to) {
     if (device_.is_cpu()) return;
-    c10::Event event(device_.type());
-    event.record(from);
-    event.block(to);
+    passed_.record(from);
+    passed_.block(to);
   }
 
   std::shared_ptr<Group> group_;
@@ -73,6 +73,8 @@ class StreamCourier final : public Courier {
   std::vector<at::Tensor> tensors_;  // of the last step; outlive the exchange
   StreamExchange exchange_;
   c10::Stream ours_;
+  c10::Event
+      passed_;  // recorded anew each time; a stream waits for the last record before its call
 };
 
 }  // namespace

@@ -69,12 +69,13 @@ void Unused::look(const Usage& usage, const std::vector<const void*>& parameters
 }
 
 // On the device, because NCCL reaches only device memory.
-void Unused::ask(const Usage& usage, c10d::ProcessGroup& group, c10::Device device) {
+void Unused::ask(const Usage& usage, c10d::ProcessGroup* group, c10::Device device) {
   if (fixed_) return;
   fixed_ = usage.fixed;
   counts_ = usage.counts.to(device, usage.counts.scalar_type(), false, /*copy=*/true);
+  if (group == nullptr) return;
   std::vector<at::Tensor> tensors = {counts_};
-  work_ = group.allreduce(tensors);
+  work_ = group->allreduce(tensors);
 }
 
 std::map<std::size_t, std::vector<float>> Unused::take(const std::vector<at::Tensor>& gradients) {

@@ -41,8 +41,8 @@ class Unused {
   void look(const Usage& usage, const std::vector<const void*>& parameters,
             const at::Tensor& gradient);
   // Collective, after the last bucket was submitted. Runs beside the exchange, and only once if the
-  // usage is fixed.
-  void ask(const Usage& usage, c10d::ProcessGroup& group, c10::Device device);
+  // usage is fixed. Without a group the counts are those of all ranks already.
+  void ask(const Usage& usage, c10d::ProcessGroup* group, c10::Device device);
   // After the exchange: takes what it returned for them out of the buckets, which then hold what
   // they held before. Keys are places in the step's sequence of parameters.
   std::map<std::size_t, std::vector<float>> take(const std::vector<at::Tensor>& gradients);

@@ -1,0 +1,42 @@
+// virtual_workers.h: all workers of a data-parallel training in one process: one Attachment each,
+// and steps of all of them together. What an Attachment does in a process of its own it does here:
+// memory across new cuts and schemes, states, loss scales, unused parameters.
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "thinwire/torch/attachment.h"
+#include "thinwire/torch/virtual_courier.h"
+
+namespace thinwire::ddp {
+
+class VirtualWorkers {
+ public:
+  VirtualWorkers(int count, const std::vector<std::pair<std::string, at::Tensor>>& names,
+                 const AttachmentOptions& options);
+
+  // By worker. Do not submit to them; everything else may be called between steps.
+  const std::vector<std::shared_ptr<Attachment>>& attachments() const { return workers_; }
+
+  // One step: cut[b] are the parameters of bucket b, gradients[w][b] is worker w's flat gradient of
+  // them, in memory of its own. Afterwards gradients[0] holds the averages, and the others'
+  // content is unspecified. `used`: how many workers have used a parameter, in the order of the
+  // names.
+  void exchange(const std::vector<std::vector<at::Tensor>>& cut,
+                const std::vector<std::vector<at::Tensor>>& gradients,
+                const std::vector<int>& used);
+
+  // The time that the collectives of the last step would take over the link.
+  double seconds_over(const Link& link) const { return job_->seconds_over(link); }
+
+ private:
+  std::shared_ptr<VirtualJob> job_ = std::make_shared<VirtualJob>();
+  std::vector<at::Tensor> parameters_;
+  std::vector<std::shared_ptr<Attachment>> workers_;
+};
+
+}  // namespace thinwire::ddp
