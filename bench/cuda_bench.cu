@@ -4,7 +4,8 @@
 //
 //     cuda_bench                 both tables
 //     cuda_bench small           without 1e9 elements
-//     cuda_bench elementwise     only the schemes that code every element
+//     cuda_bench elementwise [NAME]   only the schemes that code every element [and begin so]
+//     cuda_bench profile [NAME]       one step of each of those at 1e8, for a profiler
 // SPDX-License-Identifier: Apache-2.0
 #include <cuda_runtime.h>
 
@@ -15,6 +16,7 @@
 #include <string>
 #include <vector>
 
+#include "bench/shapes.h"
 #include "thinwire/compress/registry.h"
 #include "thinwire/core/buffer.h"
 #include "thinwire/core/random.h"
@@ -23,6 +25,7 @@
 namespace {
 
 using namespace thinwire;
+using namespace bench;
 
 constexpr Device gpu{Device::Kind::cuda, 0};
 constexpr int steps = 40;
@@ -182,46 +185,9 @@ constexpr Elementwise elementwise[] = {
     {"natural:memory=residual", 8},
     {"terngrad", 0, 2},
     {"terngrad:travel=sum", 0, 2},
+    {"threshold", 8},
+    {"threshold:memory=momentum", 16},
 };
-
-std::vector<std::vector<std::int64_t>> resnet50_shapes() {
-  std::vector<std::vector<std::int64_t>> shapes;
-  const auto convolution = [&](std::int64_t out, std::int64_t in, std::int64_t kernel) {
-    shapes.push_back({out, in, kernel, kernel});
-    shapes.push_back({out});
-    shapes.push_back({out});
-  };
-  convolution(64, 3, 7);
-  std::int64_t in = 64, width = 64;
-  for (const int blocks : {3, 4, 6, 3}) {
-    for (int block = 0; block < blocks; ++block) {
-      convolution(width, in, 1);
-      convolution(width, width, 3);
-      convolution(4 * width, width, 1);
-      if (block == 0) convolution(4 * width, in, 1);
-      in = 4 * width;
-    }
-    width *= 2;
-  }
-  shapes.push_back({1000, 2048});
-  shapes.push_back({1000});
-  return shapes;
-}
-
-// Buckets of about 25 MB, as DDP makes them.
-std::vector<Bucket> resnet50() {
-  std::vector<Bucket> buckets;
-  for (const auto& shape : resnet50_shapes()) {
-    if (buckets.empty() || buckets.back().elements() * sizeof(float) > 25'000'000)
-      buckets.push_back({static_cast<std::uint16_t>(buckets.size()), {}});
-    Bucket& bucket = buckets.back();
-    std::size_t count = 1;
-    for (const std::int64_t extent : shape) count *= static_cast<std::size_t>(extent);
-    bucket.parameters.push_back(
-        {std::to_string(bucket.parameters.size()), bucket.elements(), count, shape});
-  }
-  return buckets;
-}
 
 // One bucket on its way through all rounds.
 class Lane {
@@ -268,8 +234,13 @@ class Lane {
                               {{from.data(), from.size()}, out.size(), {}}, view(average_));
   }
 
-  // What a rank sends, and what it reads of all ranks.
-  double sent() const { return static_cast<double>(out_.back().size()); }
+  // What a rank has sent, and what it reads of all ranks.
+  double sent() const {
+    std::uint64_t written = out_.back().size();
+    if (slots_.back().size() > 0)
+      check(cudaMemcpy(&written, state_.as<Verdict>() + 1, sizeof written, cudaMemcpyDefault));
+    return static_cast<double>(written);
+  }
   double received() const {
     return sent() * static_cast<double>(slots_.back().size() > 0 ? ranks_ : 1);
   }
@@ -293,17 +264,12 @@ class Lane {
   cudaStream_t stream_;
 };
 
-void measure_elementwise(const char* model, const std::vector<Bucket>& buckets,
-                         cudaStream_t stream) {
+void measure_elementwise(const std::string& name, const char* model,
+                         const std::vector<Bucket>& buckets, cudaStream_t stream) {
   for (const Elementwise& one : elementwise) {
+    if (!std::string(one.config).starts_with(name)) continue;
     std::vector<Lane> lanes;
     for (const Bucket& bucket : buckets) lanes.emplace_back(one.config, bucket, 8, stream);
-    double encoded = 0, decoded = 0, count = 0;
-    for (const Lane& lane : lanes) {
-      encoded += lane.count() * (one.memory + 4 * one.reads) + lane.sent();
-      decoded += lane.count() * 4 + lane.received();
-      count += lane.count();
-    }
     Timer encode, decode;
     for (int i = 0; i < 5 + steps; ++i) {
       const auto body = [&] {
@@ -315,7 +281,13 @@ void measure_elementwise(const char* model, const std::vector<Bucket>& buckets,
         encode.run(stream, body);
       }
     }
-    for (const Lane& lane : lanes) lane.gather();
+    double encoded = 0, decoded = 0, count = 0;
+    for (const Lane& lane : lanes) {
+      lane.gather();
+      encoded += lane.count() * (one.memory + 4 * one.reads) + lane.sent();
+      decoded += lane.count() * 4 + lane.received();
+      count += lane.count();
+    }
     for (int i = 0; i < steps; ++i)
       decode.run(stream, [&] {
         for (Lane& lane : lanes) lane.decode();
@@ -323,18 +295,31 @@ void measure_elementwise(const char* model, const std::vector<Bucket>& buckets,
     const double encode_floor = copy_time(encoded, stream);
     const double decode_floor = copy_time(decoded, stream);
     const double encode_ms = encode.median(), decode_ms = decode.median();
-    std::printf("%-10s %-32s %9.3f %7.2f %6.0f%% %11.3f %7.2f %6.0f%%\n", model, one.config,
-                encode_ms, encoded / count, 100 * encode_floor / encode_ms, decode_ms,
-                decoded / count, 100 * decode_floor / decode_ms);
+    std::printf("%-10s %-32s %9.3f %7.2f %6.0f%% %5.2f x %11.3f %7.2f %6.0f%% %5.2f x\n", model,
+                one.config, encode_ms, encoded / count, 100 * encode_floor / encode_ms,
+                encode_ms / encode_floor, decode_ms, decoded / count,
+                100 * decode_floor / decode_ms, decode_ms / decode_floor);
+  }
+}
+
+// One step of each, without times.
+void profile_elementwise(const std::string& name, cudaStream_t stream) {
+  for (const Elementwise& one : elementwise) {
+    if (!std::string(one.config).starts_with(name)) continue;
+    Lane lane(one.config, Bucket::single(0, "w", 100'000'000), 8, stream);
+    lane.encode();
+    lane.gather();
+    lane.decode();
+    check(cudaStreamSynchronize(stream));
   }
 }
 
 // Every element is coded: encode, and decode of 8 workers.
-void print_elementwise(cudaStream_t stream) {
-  std::printf("%-10s %-32s %9s %7s %7s %11s %7s %7s\n", "model", "scheme", "encode ms", "bytes",
-              "share", "decode 8 ms", "bytes", "share");
-  measure_elementwise("ResNet-50", resnet50(), stream);
-  measure_elementwise("1e8", {Bucket::single(0, "w", 100'000'000)}, stream);
+void print_elementwise(const std::string& name, cudaStream_t stream) {
+  std::printf("%-10s %-32s %9s %7s %7s %7s %11s %7s %7s %7s\n", "model", "scheme", "encode ms",
+              "bytes", "share", "floors", "decode 8 ms", "bytes", "share", "floors");
+  measure_elementwise(name, "ResNet-50", buckets_with(resnet50()), stream);
+  measure_elementwise(name, "1e8", {Bucket::single(0, "w", 100'000'000)}, stream);
 }
 
 }  // namespace
@@ -364,8 +349,12 @@ int main(int argc, char** argv) {
                         {"topk", 8, DType::f32},
                         {"dgc:values=sign", 16, DType::f32},
                         {"dgc:density=0.01", 16, DType::f32}};
-  const std::string mode = argc > 1 ? argv[1] : "";
-  if (mode != "small") print_elementwise(stream);
+  const std::string mode = argc > 1 ? argv[1] : "", name = argc > 2 ? argv[2] : "";
+  if (mode == "profile") {
+    profile_elementwise(name, stream);
+    return 0;
+  }
+  if (mode != "small") print_elementwise(name, stream);
   if (mode == "elementwise") return 0;
   const bool small = mode == "small";
   std::printf("%-10s %-18s %-5s %9s %9s %9s %7s %11s %9s %10s\n", "model", "scheme", "grad",

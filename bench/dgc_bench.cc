@@ -90,6 +90,7 @@ int main(int argc, char** argv) {
   sizes(benchmark::RegisterBenchmark("floor/read3_write2", run_floor));
   add_ladder("momentum", Accumulate::momentum);
   add_ladder("nesterov", Accumulate::nesterov);
+  add_ladder("pool", Accumulate::pool);
   benchmark::Initialize(&argc, argv);
   if (benchmark::ReportUnrecognizedArguments(argc, argv)) return 1;
   benchmark::RunSpecifiedBenchmarks();

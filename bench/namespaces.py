@@ -117,6 +117,7 @@ class Network:
                 run(f"ip -n {self._switch} link set port{host} master switch up")
                 run(f"ip -n {name} address add {self.address(host)}/24 dev {DEVICE}")
                 run(f"ip -n {name} link set {DEVICE} up")
+                self._pace_nothing(name)
         except BaseException:
             self.close()
             raise
@@ -126,6 +127,15 @@ class Network:
         self._made.append(name)  # first, so that a failure below is cleaned up too
         run(f"ip netns add {name}")
         run(f"ip -n {name} link set lo up")
+
+    def _pace_nothing(self, name: str) -> None:
+        """Takes reno, which every Linux has. With bbr, which this machine may have, TCP spreads a
+        message over up to a third of a round trip, on a link of any rate."""
+        write = "echo reno > /proc/sys/net/ipv4/tcp_congestion_control"
+        done = subprocess.run(["ip", "netns", "exec", name, "sh", "-c", write], capture_output=True,
+                              text=True)
+        if done.returncode != 0:
+            raise RuntimeError(f"`{write}`: {done.stderr.strip()}")
 
     def shape(self, rate: str) -> None:
         """Limits both directions of every link by a token bucket; "none": no limit."""

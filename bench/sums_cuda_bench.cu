@@ -14,6 +14,7 @@
 #include <string>
 #include <vector>
 
+#include "bench/shapes.h"
 #include "thinwire/compress/registry.h"
 #include "thinwire/core/buffer.h"
 #include "thinwire/core/random.h"
@@ -21,6 +22,7 @@
 namespace {
 
 using namespace thinwire;
+using namespace bench;
 
 constexpr Device gpu{Device::Kind::cuda, 0};
 constexpr int steps = 30, warm_up = 5;
@@ -35,76 +37,6 @@ __global__ void fill(float* x, std::size_t count, std::uint64_t seed) {
   for (std::size_t i = std::size_t{blockIdx.x} * blockDim.x + threadIdx.x; i < count;
        i += std::size_t{gridDim.x} * blockDim.x)
     x[i] = 1e-3f * (random_unit(seed, i) - 0.5f);
-}
-
-using Shapes = std::vector<std::vector<std::int64_t>>;
-
-Shapes resnet50() {
-  Shapes shapes = {{64, 3, 7, 7}, {64}, {64}};
-  std::int64_t width = 64;
-  const auto add = [&](std::vector<std::int64_t> shape) {
-    shapes.push_back(shape);
-    shapes.push_back({shape[0]});  // with its norm layer
-    shapes.push_back({shape[0]});
-  };
-  const std::int64_t stages[][2] = {{3, 64}, {4, 128}, {6, 256}, {3, 512}};
-  for (const auto& [blocks, inner] : stages) {
-    for (std::int64_t block = 0; block < blocks; ++block) {
-      add({inner, width, 1, 1});
-      add({inner, inner, 3, 3});
-      add({4 * inner, inner, 1, 1});
-      if (block == 0) add({4 * inner, width, 1, 1});
-      width = 4 * inner;
-    }
-  }
-  shapes.push_back({1000, 2048});
-  shapes.push_back({1000});
-  return shapes;
-}
-
-Shapes vgg16() {
-  Shapes shapes;
-  std::int64_t width = 3;
-  for (const std::int64_t next : {64, 64, 128, 128, 256, 256, 256, 512, 512, 512, 512, 512, 512}) {
-    shapes.push_back({next, width, 3, 3});
-    shapes.push_back({next});
-    width = next;
-  }
-  for (const auto& [rows, cols] :
-       {std::pair<std::int64_t, std::int64_t>{4096, 25088}, {4096, 4096}, {1000, 4096}}) {
-    shapes.push_back({rows, cols});
-    shapes.push_back({rows});
-  }
-  return shapes;
-}
-
-// 24 layers of width 2048 and 50257 words: 1.3 billion parameters.
-Shapes transformer() {
-  const std::int64_t width = 2048;
-  Shapes shapes = {{50257, width}, {2048, width}};
-  for (int layer = 0; layer < 24; ++layer) {
-    for (const auto& [rows, cols] : {std::pair<std::int64_t, std::int64_t>{3 * width, width},
-                                     {width, width},
-                                     {4 * width, width},
-                                     {width, 4 * width}}) {
-      shapes.push_back({rows, cols});
-      shapes.push_back({rows});
-    }
-    for (int i = 0; i < 4; ++i) shapes.push_back({width});
-  }
-  return shapes;
-}
-
-Bucket bucket_with(const Shapes& shapes) {
-  Bucket bucket;
-  std::size_t at = 0;
-  for (const auto& shape : shapes) {
-    std::size_t count = 1;
-    for (const std::int64_t side : shape) count *= static_cast<std::size_t>(side);
-    bucket.parameters.push_back({std::to_string(at), at, count, shape});
-    at += count;
-  }
-  return bucket;
 }
 
 // Medians of the times between marks in a stream.
