@@ -30,9 +30,10 @@ def text(x, y, words, kind="", anchor="start"):
     return f'<text class="{kind}" {where}>{escape(words)}</text>'
 
 
-def bar(x, y, width, kind):
+def bar(x, y, width, kind, height=16):
     width = max(1.0, width)
-    return f'<rect class="{kind}" x="{x:.1f}" y="{y}" width="{width:.1f}" height="16" rx="2"/>'
+    place = f'x="{x:.1f}" y="{y}" width="{width:.1f}" height="{height}"'
+    return f'<rect class="{kind}" {place} rx="2"/>'
 
 
 def axis(x, top, bottom):
@@ -126,6 +127,37 @@ def every_scheme(zero=280, top=64, row=22, scale=22):
     )
 
 
+def dgc_mask(left=230, zero=370, top=64, row=15, scale=26, most=8.0):
+    """What each mask loses against dense, as bars from zero; longer ones are cut at `most`."""
+    kinds = {"on": "torch", "off": "base", "pool": "ours"}
+    parts, y, group = [text(zero, 50, "loss against dense", "title")], top, None
+    for entry in rows_of("dgc_mask"):
+        if (entry["task"], entry["density"]) != group:
+            if group is not None:
+                y += 6 if entry["task"] == group[0] else 20
+            if group is None or entry["task"] != group[0]:
+                parts.append(text(16, y + 11, entry["task"], "title"))
+            group = (entry["task"], entry["density"])
+            parts.append(text(left - 8, y + 11 + row, f"density {entry['density']}", anchor="end"))
+        loss = math.inf if entry["loss"] == "diverges" else float(entry["loss"])
+        length = min(abs(loss), most) * scale
+        words = "diverges" if loss == math.inf else f"{loss:+.1f}{entry['unit']}"
+        parts += [
+            text(left + 30, y + 11, entry["mask"], "note", "end"),
+            bar(zero if loss >= 0 else zero - length, y + 1, length, kinds[entry["mask"]], 12),
+            text(zero + max(0.0, length if loss > 0 else 0.0) + 6, y + 11, words, "note"),
+        ]
+        y += row
+    figure(
+        "dgc_mask",
+        zero + int(most * scale) + 90,
+        y + 40,
+        "What dgc loses at dense's own learning rate, by mask",
+        "4 virtual workers, momentum 0.9; left of the line is better than dense; long bars are cut",
+        [axis(zero, top - 4, y + 4), *parts],
+    )
+
+
 def latency(left=60, top=56, width=330, height=200):
     """Milliseconds per step, on a logarithmic axis, over the link's latency."""
     rows = rows_of("latency")
@@ -170,4 +202,5 @@ def latency(left=60, top=56, width=330, height=200):
 if __name__ == "__main__":
     thin_wire()
     every_scheme()
+    dgc_mask()
     latency()
