@@ -88,7 +88,19 @@ def connect(group: dist.ProcessGroup, timeout: float,
     elif device is not None and STREAMS == "data":
         found["data"] = dist.ProcessGroupGloo(PrefixStore("data", own), group.rank(), group.size(),
                                               datetime.timedelta(seconds=timeout))
+    _all_connected(own, group, timeout)
     return found
+
+
+def _all_connected(store: Any, group: dist.ProcessGroup, timeout: float) -> None:
+    """Waits until no rank is connecting any more.
+
+    A rank whose attachment is refused closes its connections. A rank that is still connecting then
+    would blame the network, and not say why the attachment is refused.
+    """
+    store.set(f"connected/{group.rank()}", "")
+    store.wait([f"connected/{rank}" for rank in range(group.size())],
+               datetime.timedelta(seconds=timeout))
 
 
 def meeting_device(group: dist.ProcessGroup, device: torch.device) -> torch.device:

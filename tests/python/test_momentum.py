@@ -3,6 +3,7 @@ scheme, detach, checkpoints and errors."""
 
 # SPDX-License-Identifier: Apache-2.0
 import copy
+import time
 
 import pytest
 import torch
@@ -208,6 +209,29 @@ def refusals(rank, world):
             if torch.is_tensor(value)
         )
     train(ddp, optimizer, rank, range(3, 5))
+
+
+def slow_to_connect(rank, world):
+    """Rank 1 has the reason only if it waits for rank 0's connections."""
+    ddp = wrap(net())
+    store, make = dist.distributed_c10d._get_default_store(), dist.ProcessGroupGloo
+
+    def slow(*args):
+        made = make(*args)
+        time.sleep(0.3)
+        store.set("rank 0 has connected", "")
+        return made
+
+    if rank == 0:
+        dist.ProcessGroupGloo = slow
+    with pytest.raises(Exception, match="split"):
+        thinwire.attach(ddp, sgd(ddp), scheme="dense", exchange="split")
+    dist.ProcessGroupGloo = make
+    assert store.check(["rank 0 has connected"])
+
+
+def test_a_refusal_waits_until_all_ranks_are_connected():
+    run(2, slow_to_connect)
 
 
 def goes_back(rank, world, what):
