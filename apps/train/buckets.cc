@@ -101,10 +101,10 @@ Buckets::Buckets(const std::vector<NamedParameter>& parameters,
     set_post_acc_grad_hooks(parameters_[i], std::make_unique<Hook>(*this, bucket_of_[i]));
   }
   for (std::size_t memory = 0; memory < memories; ++memory) {
-    Gradients& own = gradients_.emplace_back(Gradients{flat_memory(), {}, nullptr});
-    own.slices = slices_of(own.flat);
-    own.mirror = make_mirror(weights_, own.flat, seat);
+    gradients_.push_back(flat_memory());
+    slices_.push_back(slices_of(gradients_.back()));
   }
+  mirror_ = make_mirror(weights_, gradients_, seat);
   choose_memory(0);
 }
 
@@ -134,13 +134,13 @@ Buckets::Tensors Buckets::slices_of(const Tensors& flat) const {
 }
 
 void Buckets::choose_memory(std::size_t memory) {
-  memory_ = memory;
+  mirror_->choose(memory);
   for (std::size_t i = 0; i < parameters_.size(); ++i)
-    parameters_[i].mutable_grad() = gradients_[memory].slices[i];
+    parameters_[i].mutable_grad() = slices_[memory][i];
 }
 
 void Buckets::zero_gradients() {
-  for (torch::Tensor& gradient : gradients_[memory_].flat) gradient.zero_();
+  for (torch::Tensor& gradient : gradients_[mirror_->memory()]) gradient.zero_();
 }
 
 void Buckets::watch(Ready ready) {
@@ -151,14 +151,14 @@ void Buckets::watch(Ready ready) {
 void Buckets::release() {
   const Ready ready = std::exchange(ready_, nullptr);
   for (const Bucket& bucket : layout_) {
-    if (missing_[bucket.id] > 0) mirror().fetch(bucket.id, ready);
+    if (missing_[bucket.id] > 0) mirror_->fetch(bucket.id, ready);
   }
-  mirror().settle();
+  mirror_->settle();
 }
 
 void Buckets::arrived(std::size_t bucket) {
   if (!ready_) return;  // gradients are only being accumulated
-  if (--missing_[bucket] == 0) mirror().fetch(static_cast<std::uint16_t>(bucket), ready_);
+  if (--missing_[bucket] == 0) mirror_->fetch(static_cast<std::uint16_t>(bucket), ready_);
 }
 
 }  // namespace thinwire::train

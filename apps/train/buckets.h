@@ -36,8 +36,7 @@ std::vector<std::uint32_t> arrival_order(const std::vector<NamedParameter>& para
 class Buckets {
  public:
   // Takes the parameters in `order`. A bucket is full at `bytes`, the first one at a quarter of
-  // that, so that the link has work early. The parameters must outlive the buckets. More than one
-  // memory of gradients is for models on the CPU.
+  // that, so that the link has work early. The parameters must outlive the buckets.
   Buckets(const std::vector<NamedParameter>& parameters, std::span<const std::uint32_t> order,
           std::size_t bytes, Seat seat, std::size_t memories);
   ~Buckets();
@@ -45,15 +44,15 @@ class Buckets {
   Buckets& operator=(const Buckets&) = delete;
 
   const std::vector<Bucket>& layout() const { return layout_; }
-  TensorView weights(std::size_t bucket) { return mirror().weights(bucket); }
-  TensorView gradient(std::size_t bucket) { return mirror().gradient(bucket); }
+  TensorView weights(std::size_t bucket) { return mirror_->weights(bucket); }
+  TensorView gradient(std::size_t bucket) { return mirror_->gradient(bucket); }
 
   // The memory that gradient() shows, and that the next backward fills; 0 at first.
   void choose_memory(std::size_t memory);
   void zero_gradients();
 
   // Copies the weights to the model, before it computes.
-  void push_weights() { mirror().push_weights(); }
+  void push_weights() { mirror_->push_weights(); }
 
   // During the next backward, `ready` is called for each bucket as soon as its last gradient is
   // complete. release() calls it for buckets that backward left incomplete (their parameters were
@@ -65,24 +64,17 @@ class Buckets {
  private:
   class Hook;
   using Tensors = std::vector<torch::Tensor>;
-  // Of one worker, on the model's device.
-  struct Gradients {
-    Tensors flat;    // by bucket
-    Tensors slices;  // by parameter
-    std::unique_ptr<Mirror> mirror;
-  };
-
   Tensors flat_memory() const;
   Tensors slices_of(const Tensors& flat) const;
-  Mirror& mirror() { return *gradients_[memory_].mirror; }
   void arrived(std::size_t bucket);
 
   Tensors parameters_;
   std::vector<std::size_t> bucket_of_;  // by parameter
   std::vector<Bucket> layout_;
-  Tensors weights_;                   // flat, by bucket, on the model's device
-  std::vector<Gradients> gradients_;  // by memory
-  std::size_t memory_ = 0;
+  Tensors weights_;                 // flat, by bucket, on the model's device
+  std::vector<Tensors> gradients_;  // the same, by memory
+  std::vector<Tensors> slices_;     // by memory: the gradient of each parameter
+  std::unique_ptr<Mirror> mirror_;
   std::vector<std::size_t> missing_;  // missing gradients, by bucket
   Ready ready_;
 };

@@ -151,7 +151,7 @@ class Learner::Torch {
     std::unique_lock lock(randomness, std::defer_lock);
     if (seat_ == Seat::host) lock.lock();  // in streams `ready` may wait for other ranks
     const auto start = Clock::now();
-    buckets_->push_weights();
+    if (rank_ == crew_.begin) buckets_->push_weights();  // the others share them
     buckets_->zero_gradients();
     if (crew_.size() > 1) use_buffers();
     // What dropout draws depends on the step alone, not on earlier steps, so a resumed run

@@ -19,6 +19,7 @@ namespace thinwire::train {
 namespace {
 
 using Tensors = std::vector<torch::Tensor>;
+using Memories = std::vector<Tensors>;
 
 TensorView view_of(const torch::Tensor& flat) {
   return {flat.data_ptr(), static_cast<std::size_t>(flat.numel()), DType::f32,
@@ -27,17 +28,21 @@ TensorView view_of(const torch::Tensor& flat) {
 
 class OwnMemory final : public Mirror {
  public:
-  OwnMemory(Tensors weights, Tensors gradients)
+  OwnMemory(Tensors weights, Memories gradients)
       : weights_(std::move(weights)), gradients_(std::move(gradients)) {}
 
   TensorView weights(std::size_t bucket) override { return view_of(weights_[bucket]); }
-  TensorView gradient(std::size_t bucket) override { return view_of(gradients_[bucket]); }
   void fetch(std::uint16_t bucket, const Ready& ready) override { ready(bucket); }
   void settle() override {}
   void push_weights() override {}
 
  private:
-  Tensors weights_, gradients_;
+  TensorView gradient_of(std::size_t memory, std::size_t bucket) override {
+    return view_of(gradients_[memory][bucket]);
+  }
+
+  Tensors weights_;
+  Memories gradients_;
 };
 
 // Pinned, so that copies overlap with work of the device and the host.
@@ -51,9 +56,15 @@ Tensors twins_of(const Tensors& tensors) {
   return twins;
 }
 
+Memories twins_of(const Memories& memories) {
+  Memories twins;
+  for (const Tensors& memory : memories) twins.push_back(twins_of(memory));
+  return twins;
+}
+
 class PinnedTwins final : public Mirror {
  public:
-  PinnedTwins(Tensors weights, Tensors gradients)
+  PinnedTwins(Tensors weights, Memories gradients)
       : device_(weights[0].device()),
         devices_(device_.type()),
         side_(devices_.getStreamFromGlobalPool(device_)),
@@ -76,7 +87,6 @@ class PinnedTwins final : public Mirror {
   PinnedTwins& operator=(const PinnedTwins&) = delete;
 
   TensorView weights(std::size_t bucket) override { return view_of(host_weights_[bucket]); }
-  TensorView gradient(std::size_t bucket) override { return view_of(host_gradients_[bucket]); }
 
   void fetch(std::uint16_t bucket, const Ready& ready) override {
     c10::Event complete(device_.type()), here(device_.type());
@@ -84,7 +94,7 @@ class PinnedTwins final : public Mirror {
     complete.block(side_);
     {
       const c10::StreamGuard guard(side_);
-      host_gradients_[bucket].copy_(gradients_[bucket], /*non_blocking=*/true);
+      host_gradients_[memory()][bucket].copy_(gradients_[memory()][bucket], /*non_blocking=*/true);
     }
     here.record(side_);
     {
@@ -111,6 +121,10 @@ class PinnedTwins final : public Mirror {
     c10::Event here;
     Ready ready;
   };
+
+  TensorView gradient_of(std::size_t memory, std::size_t bucket) override {
+    return view_of(host_gradients_[memory][bucket]);
+  }
 
   void loop() {
     std::unique_lock lock(mutex_);
@@ -142,7 +156,10 @@ class PinnedTwins final : public Mirror {
   const torch::Device device_;
   const c10::impl::VirtualGuardImpl devices_;
   const c10::Stream side_;
-  Tensors weights_, gradients_, host_weights_, host_gradients_;
+  Tensors weights_;
+  Memories gradients_;
+  Tensors host_weights_;
+  Memories host_gradients_;
 
   std::mutex mutex_;  // guards what follows
   std::condition_variable changed_;
@@ -155,7 +172,7 @@ class PinnedTwins final : public Mirror {
 
 }  // namespace
 
-std::unique_ptr<Mirror> make_mirror(Tensors weights, Tensors gradients, Seat seat) {
+std::unique_ptr<Mirror> make_mirror(Tensors weights, Memories gradients, Seat seat) {
   if (weights.empty() || weights[0].device().is_cpu() || seat == Seat::model)
     return std::make_unique<OwnMemory>(std::move(weights), std::move(gradients));
   return std::make_unique<PinnedTwins>(std::move(weights), std::move(gradients));

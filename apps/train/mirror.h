@@ -1,7 +1,8 @@
 // mirror.h: the weights and gradients as exchange and optimizer see them. If these work where the
 // model lives, they see the model's own memory, and nothing is copied. If they work on the host and
 // the model lives on a device, they see pinned memory: gradients are copied to the host during
-// backward, weights to the device before forward.
+// backward, weights to the device before forward. Virtual workers share the weights, but each has
+// memory for its gradients.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -25,7 +26,12 @@ class Mirror {
   virtual ~Mirror() = default;
 
   virtual TensorView weights(std::size_t bucket) = 0;
-  virtual TensorView gradient(std::size_t bucket) = 0;
+  TensorView gradient(std::size_t bucket) { return gradient_of(memory_, bucket); }
+
+  // The memory of gradients that the other calls are about; 0 at first. Call it before the first
+  // fetch(), or after settle().
+  void choose(std::size_t memory) { memory_ = memory; }
+  std::size_t memory() const { return memory_; }
 
   // The gradient is complete, or will be once the device has finished the current stream's work.
   // Calls `ready` once, in the order of these calls: at once, or as soon as a copy is on the host;
@@ -38,11 +44,16 @@ class Mirror {
 
   // From now on the device computes with the current weights.
   virtual void push_weights() = 0;
+
+ private:
+  virtual TensorView gradient_of(std::size_t memory, std::size_t bucket) = 0;
+
+  std::size_t memory_ = 0;
 };
 
-// A mirror of flat tensors, one per bucket, all on one device. Do not replace the
-// tensors afterwards.
+// A mirror of flat tensors, one per bucket, all on one device; gradients[m] are those of memory m.
+// Do not replace the tensors afterwards.
 std::unique_ptr<Mirror> make_mirror(std::vector<torch::Tensor> weights,
-                                    std::vector<torch::Tensor> gradients, Seat seat);
+                                    std::vector<std::vector<torch::Tensor>> gradients, Seat seat);
 
 }  // namespace thinwire::train

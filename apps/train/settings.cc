@@ -346,10 +346,8 @@ void check_virtual(const Settings& s) {
     throw BadInput(flag + " and --engine " + s.engine +
                    " clash: virtual workers share their memory; leave --engine out");
   }
-  if (s.cuda || s.streams) {
-    throw BadInput(flag + " runs on the CPU only; use --device cpu, or --workers " +
-                   std::to_string(s.virtual_workers) + ", whose processes may share GPUs");
-  }
+  if (s.streams)
+    throw BadInput(flag + " and --streams clash: virtual workers exchange by the host");
   if (!s.trace.empty()) {
     throw BadInput(flag + " and --trace clash: virtual workers take turns, so nothing overlaps; " +
                    "use --workers");

@@ -122,10 +122,29 @@ def resumes():
 
 def explains():
     """What goes through the host says so."""
-    late = document(f"{TASK} --workers 2 --device cuda --delay 2 --lr 0.01")
-    if late["compressed_on"] != "cpu" or "on the CPU: delayed averaging" not in late["said"]:
-        fail(f"delayed averaging: {late['said']}")
+    for flags, why in (("--scheme atomo", "scheme atomo: "), ("--delay auto:4", "a measured delay"),
+                       ("--correction published --delay 2", "the published correction")):
+        run = document(f"{TASK} --workers 2 --device cuda --lr 0.01 {flags}")
+        if run["compressed_on"] != "cpu" or f"on the CPU: {why}" not in run["said"]:
+            fail(f"{flags}: {run['said']}")
 
 
-for part in (learns, optimizes, skips, resumes, explains):
+def virtual():
+    """The bits of processes, which compress on the GPU: its kernels have the bits of the CPU's.
+    BatchNorm, a skipped step and a checkpoint too."""
+    task = "--model resnet20 --data synthetic --batch 4 --steps 6 --nan-at 2,1 --device cuda"
+    for scheme in (*SCHEMES, "onebit", "qsgd"):
+        flags, state = f"{task} --scheme {scheme}", path(scheme.split(":")[0] + ".virtual")
+        processes, whole, half = together(f"{flags} --workers 3", f"{flags} --virtual 3",
+                                          f"{flags} --virtual 3 --stop 4 --save {state}")
+        if whole["compressed_on"] != "cpu" or half["final"]["skipped"] != 1:
+            fail(f"{scheme}: {whole['said']}, {half['final']}")
+        resumed = document(f"{flags} --virtual 3 --resume {state}")
+        expect_same(f"{scheme}, virtual workers", processes, whole, resumed)
+    late = f"{TASK} --device cuda --delay 2 --local-steps 2 --lr 0.05"
+    expect_same("delayed, virtual workers",
+                *together(f"{late} --workers 3", f"{late} --virtual 3"))
+
+
+for part in (learns, optimizes, skips, resumes, explains, virtual):
     part()

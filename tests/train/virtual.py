@@ -110,8 +110,7 @@ def case_clashes():
     refused("--virtual 2 --workers 2", "either virtual or processes")
     for engine in ("gloo", "mpi", "nccl"):
         refused(f"--virtual 2 --engine {engine}", f"--engine {engine}", "leave --engine out")
-    refused("--virtual 2 --device cuda", "on the CPU only")
-    refused("--virtual 2 --streams", "on the CPU only")
+    refused("--virtual 2 --streams", "--streams clash")
     refused(f"--virtual 2 --trace {path('trace.json')}", "--trace", "take turns")
     refused("--virtual 2 --link 1gbit,1ms,jitter=1ms", "cannot be estimated")
     for job in ({"RANK": "0", "WORLD_SIZE": "2"}, {"SLURM_PROCID": "1", "SLURM_NTASKS": "2"}):
