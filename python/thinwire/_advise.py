@@ -293,7 +293,8 @@ def _randomness_kept(generators: list[torch.Generator]) -> Iterator[None]:
     states = [generator.get_state() for generator in generators]
     of_python, of_numpy = random.getstate(), numpy and numpy.random.get_state()
     try:
-        with torch.random.fork_rng(devices=[]):
+        gpus = range(torch.cuda.device_count()) if torch.cuda.is_initialized() else []
+        with torch.random.fork_rng(devices=gpus):
             yield
     finally:
         for generator, state in zip(generators, states):

@@ -29,7 +29,7 @@ def check_parameters(named: Named, ddp: bool = False, delay: bool = False) -> No
             continue
         if not fits:
             advice = ("inspect() works on the CPU only" if kind == "cuda"
-                      else "move the model to the CPU or to CUDA before it is wrapped in DDP")
+                      else "move the model to the CPU or to CUDA first")
         elif parameter.dtype.is_complex:
             advice = "keep real and imaginary part as one float32 parameter (torch.view_as_real)"
         else:

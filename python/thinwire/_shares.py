@@ -64,7 +64,8 @@ class Memory:
         self.parts: list[torch.Tensor] = [torch.empty(0)] * len(parameters)
         for bucket in buckets:
             sizes = [parameters[i].numel() for i in bucket]
-            flat = torch.zeros(sum(sizes), dtype=parameters[bucket[0]].dtype)
+            first = parameters[bucket[0]]
+            flat = torch.zeros(sum(sizes), dtype=first.dtype, device=first.device)
             self.flats.append(flat)
             for i, part in zip(bucket, torch.split(flat, sizes)):
                 self.parts[i] = _shaped(part, parameters[i])
@@ -105,7 +106,8 @@ class Memory:
 
     def sums(self) -> list[int]:
         """Of the bits. Any change should change these. They cost a pass over the memory."""
-        return [int(words.sum()) for words in self._words]
+        found: list[int] = torch.stack([words.sum() for words in self._words]).tolist()
+        return found
 
 
 def _words_of(flat: torch.Tensor) -> list[torch.Tensor]:

@@ -51,6 +51,7 @@ class Simulation(Base):
         named = _named(model)
         _check(model, named)
         self._parameters = [parameter for _, parameter in named]
+        self._device = self._parameters[0].device
         self._texts = [name for name, _ in named]
         self._names = {parameter: name for name, parameter in named}
         self._count_of_parameters = sum(parameter.numel() for parameter in self._parameters)
@@ -110,7 +111,7 @@ class Simulation(Base):
         for attachment in self._all:
             attachment.on_begin(lambda: {} if (found := me()) is None else found._factors)
         if self._scaler is not None:
-            self._scaler.scale(torch.zeros(()))  # makes its scale, if it has none yet
+            self._scaler.scale(torch.zeros((), device=self._device))  # makes its scale, if it has none yet
             for attachment in self._all:
                 attachment.set_scale(self._scaler._scale)
             self._watch_scaler()
@@ -155,6 +156,9 @@ class Simulation(Base):
 
     def _add_others(self, value: torch.Tensor) -> None:
         """All workers are here."""
+
+    def _warn_of_host(self, text: str) -> None:
+        """Every scheme of a simulation works on the host."""
 
     def report(self) -> SimulationReport:
         """Sums since the start, of one worker: steps, bytes, ratio, seconds. Its step_seconds()
@@ -203,9 +207,9 @@ class Simulation(Base):
         self._enter(number)
         try:
             self._buffers.enter(number)
-            begin = time.perf_counter()
+            begin = self._clock()
             yield
-            self._now += time.perf_counter() - begin
+            self._now += self._clock() - begin
             self._leave(number)
         except BaseException as error:
             # A generator does not learn which exception has left the loop that it feeds.
@@ -217,6 +221,12 @@ class Simulation(Base):
         finally:
             self._inside = None
             self._buffers.leave()
+
+    def _clock(self) -> float:
+        """What a GPU was given to do counts when it is done."""
+        if self._device.type == "cuda":
+            torch.cuda.synchronize(self._device)
+        return time.perf_counter()
 
     def _enter(self, number: int) -> None:
         self._check_attached("worker")
@@ -551,11 +561,6 @@ def _named(model: torch.nn.Module) -> Named:
 
 
 def _check(model: torch.nn.Module, named: Named) -> None:
-    for name, parameter in named:
-        if parameter.device.type != "cpu":
-            raise ValueError(f"simulate: parameter '{name}' is on {parameter.device}; virtual "
-                             "workers run on the CPU only: model.cpu(). On GPUs use one process "
-                             "each, with DDP and attach()")
     check_parameters(named, ddp=True)
     check_modules(model, {parameter for _, parameter in named})
 

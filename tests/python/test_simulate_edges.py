@@ -367,7 +367,7 @@ def test_refused_setups():
         (ValueError, "none of this model's", lambda: thinwire.simulate(net(), optimizer, 2)),
         (ValueError, "none of the optimizers", lambda: thinwire.simulate(
             model, torch.optim.SGD(model[0].parameters(), 0.1), 2)),
-        (ValueError, "on meta; virtual workers run on the CPU", lambda: thinwire.simulate(
+        (ValueError, "on meta; move the model to the CPU or to CUDA", lambda: thinwire.simulate(
             net().to("meta"), optimizer, 2)),
         (ValueError, "float64", lambda: thinwire.simulate(net().double(), optimizer, 2)),
         (TypeError, "Optimizer", lambda: thinwire.simulate(model, None, 2)),

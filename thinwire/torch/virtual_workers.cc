@@ -2,7 +2,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "thinwire/torch/virtual_workers.h"
 
+#include <ATen/ops/empty.h>
 #include <ATen/ops/tensor.h>
+#include <c10/core/impl/VirtualGuardImpl.h>
 
 #include <algorithm>
 
@@ -43,9 +45,35 @@ VirtualWorkers::VirtualWorkers(int count,
   }
 }
 
-void VirtualWorkers::exchange(const std::vector<std::vector<at::Tensor>>& cut,
-                              const std::vector<std::vector<at::Tensor>>& gradients,
-                              const std::vector<int>& used) {
+// Copies gradients on a device, and waits for the copies. The twins stay as long as their sizes
+// fit, because an Attachment takes other memory for another cut.
+const std::vector<VirtualWorkers::Tensors>& VirtualWorkers::on_host(
+    const std::vector<Tensors>& gradients) {
+  if (gradients[0].empty() || gradients[0][0].is_cpu()) return gradients;
+  const auto alike = [](const at::Tensor& twin, const at::Tensor& gradient) {
+    return twin.sizes() == gradient.sizes() && twin.scalar_type() == gradient.scalar_type();
+  };
+  if (twins_.empty() || !std::ranges::equal(twins_[0], gradients[0], alike)) {
+    twins_.assign(gradients.size(), {});
+    for (std::size_t w = 0; w < gradients.size(); ++w) {
+      for (const at::Tensor& gradient : gradients[w]) {
+        const auto options = at::TensorOptions().dtype(gradient.scalar_type()).pinned_memory(true);
+        twins_[w].push_back(at::empty(gradient.sizes(), options));
+      }
+    }
+  }
+  for (std::size_t w = 0; w < gradients.size(); ++w)
+    for (std::size_t b = 0; b < gradients[w].size(); ++b)
+      twins_[w][b].copy_(gradients[w][b], /*non_blocking=*/true);
+  const c10::Device device = gradients[0][0].device();
+  const c10::impl::VirtualGuardImpl devices(device.type());
+  devices.synchronizeStream(devices.getStream(device));
+  return twins_;
+}
+
+void VirtualWorkers::exchange(const std::vector<Tensors>& cut,
+                              const std::vector<Tensors>& gradients, const std::vector<int>& used) {
+  const std::vector<Tensors>& here = on_host(gradients);
   // Counts of all workers: what one of them has used is averaged like everything else.
   const at::Tensor counts = at::tensor(used, at::kInt);
   std::optional<Usage> usage;
@@ -54,11 +82,14 @@ void VirtualWorkers::exchange(const std::vector<std::vector<at::Tensor>>& cut,
   job_->spread(usage.has_value());
   for (std::size_t w = 0; w < workers_.size(); ++w) {
     for (std::size_t b = 0; b < cut.size(); ++b) {
-      c10d::GradBucket bucket = virtual_bucket(b, cut.size(), cut[b], gradients[w][b]);
+      c10d::GradBucket bucket = virtual_bucket(b, cut.size(), cut[b], here[w][b]);
       workers_[w]->submit(bucket, usage);
     }
   }
   for (const auto& worker : workers_) worker->finish();
+  if (&here == &gradients) return;
+  for (std::size_t b = 0; b < cut.size(); ++b)
+    gradients[0][b].copy_(here[0][b], /*non_blocking=*/true);
 }
 
 }  // namespace thinwire::ddp

@@ -22,20 +22,24 @@ class VirtualWorkers {
   // By worker. Do not submit to them; everything else may be called between steps.
   const std::vector<std::shared_ptr<Attachment>>& attachments() const { return workers_; }
 
+  using Tensors = std::vector<at::Tensor>;
+
   // One step: cut[b] are the parameters of bucket b, gradients[w][b] is worker w's flat gradient of
   // them, in memory of its own. Afterwards gradients[0] holds the averages, and the others'
   // content is unspecified. `used`: how many workers have used a parameter, in the order of the
-  // names.
-  void exchange(const std::vector<std::vector<at::Tensor>>& cut,
-                const std::vector<std::vector<at::Tensor>>& gradients,
+  // names. Gradients on a device pass through pinned memory, because the exchange is the host's.
+  void exchange(const std::vector<Tensors>& cut, const std::vector<Tensors>& gradients,
                 const std::vector<int>& used);
 
   // The time that the collectives of the last step would take over the link.
   double seconds_over(const Link& link) const { return job_->seconds_over(link); }
 
  private:
+  const std::vector<Tensors>& on_host(const std::vector<Tensors>& gradients);
+
   std::shared_ptr<VirtualJob> job_ = std::make_shared<VirtualJob>();
-  std::vector<at::Tensor> parameters_;
+  Tensors parameters_;
+  std::vector<Tensors> twins_;  // of gradients on a device
   std::vector<std::shared_ptr<Attachment>> workers_;
 };
 
