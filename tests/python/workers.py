@@ -9,6 +9,7 @@ import contextlib
 import datetime
 import gc
 import io
+import itertools
 import multiprocessing
 import os
 import pathlib
@@ -31,12 +32,16 @@ context.set_forkserver_preload(
 gc.freeze()
 
 
-_ports = iter(random.sample(range(20000, 32000), 12000))
+# Processes of pytest-xdist divide the ports, because a port that one of them has chosen looks free
+# until its rank 0 listens. Those from 26000 on are for tests/train.
+_DIVIDED = 8
+_mine = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw")) % _DIVIDED
+_ports = itertools.cycle(random.sample(range(20000 + _mine, 26000, _DIVIDED), 6000 // _DIVIDED))
 
 
 def free_port():
-    """A port that is used once, and that the kernel does not give out as ephemeral: it takes
-    some time until rank 0 listens there."""
+    """A port that is not used again soon, and that the kernel does not give out as ephemeral: it
+    takes some time until rank 0 listens there."""
     for port in _ports:
         with contextlib.suppress(OSError), socket.socket() as probe:
             probe.bind(("127.0.0.1", port))

@@ -119,7 +119,8 @@ class Running:
 
 def start_two(flags, variables=lambda rank: {}):
     """Two processes with torchrun's variables, instead of torchrun."""
-    port = 20000 + os.getpid() % 12000  # below the kernel's ephemeral ports
+    # Below the kernel's ephemeral ports, above those of tests/python/workers.py.
+    port = 26000 + os.getpid() % 6000
     job = {"WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
     return [start(f"{flags} --json {path(f'joined{rank}.json')}",
                   {**CLEAN, **job, "RANK": str(rank), **variables(rank)}) for rank in range(2)]
