@@ -111,7 +111,8 @@ class Simulation(Base):
         for attachment in self._all:
             attachment.on_begin(lambda: {} if (found := me()) is None else found._factors)
         if self._scaler is not None:
-            self._scaler.scale(torch.zeros((), device=self._device))  # makes its scale, if it has none yet
+            # Makes its scale, if it has none yet.
+            self._scaler.scale(torch.zeros((), device=self._device))
             for attachment in self._all:
                 attachment.set_scale(self._scaler._scale)
             self._watch_scaler()
