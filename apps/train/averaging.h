@@ -67,8 +67,8 @@ std::unique_ptr<Averaging> average_gradients(const Settings& settings, Group& gr
                                              Learner& learner);
 // The same for all ranks of the job in this process.
 std::unique_ptr<Averaging> average_virtually(const Settings& settings, Learner& learner);
-// The first for a learner whose seat is the model's. `data` carries gradients from GPU to GPU; null:
-// the group carries them.
+// The first for a learner whose seat is the model's. `data` carries gradients from GPU to GPU;
+// null: the group carries them.
 std::unique_ptr<Averaging> average_in_streams(const Settings& settings, Group& group,
                                               std::unique_ptr<StreamGroup> data, Learner& learner);
 // The learning rate of any step, which the published correction needs.

@@ -23,7 +23,7 @@ struct Problem {
 struct Batch {
   torch::Tensor input;   // images f32 [N, C, H, W], tokens i64 [N, T], or frames f32 [N, T, C]
   torch::Tensor target;  // classes i64 [N], tokens i64 [N, T], or characters i64 [N, L]
-  // Of speech: the lengths of each utterance, i64 [N] on the host, longest first. Zeros follow them.
+  // Of speech: the lengths of each utterance, i64 [N] on the host, longest first. Then zeros.
   torch::Tensor frames = {}, characters = {};
 };
 

@@ -1,5 +1,5 @@
-// threshold_test.cc: quanta against their definition, the steering, and payloads that a decoder must
-// reject. Blocks have tests of their own (tests/wire/quanta_test.cc).
+// threshold_test.cc: quanta against their definition, the steering, and payloads that a decoder
+// must reject. Blocks have tests of their own (tests/wire/quanta_test.cc).
 // SPDX-License-Identifier: Apache-2.0
 #include <gtest/gtest.h>
 

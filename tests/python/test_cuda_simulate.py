@@ -1,5 +1,5 @@
-"""test_cuda_simulate: virtual workers of a CUDA model: the bits of processes on CUDA, and of virtual
-workers on the CPU. As test_cuda.py it needs a GPU and nothing but torch: python
+"""test_cuda_simulate: virtual workers of a CUDA model: the bits of processes on CUDA, and of
+virtual workers on the CPU. As test_cuda.py it needs a GPU and nothing but torch: python
 tests/python/test_cuda_simulate.py runs it without pytest."""
 
 # SPDX-License-Identifier: Apache-2.0

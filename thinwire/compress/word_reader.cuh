@@ -6,7 +6,7 @@
 
 namespace thinwire {
 
-// Reads `bits` bits from bit `start` of aligned words, and zeros behind them: a BitReader for words.
+// Reads `bits` bits from bit `start` of aligned words, and zeros behind them: a BitReader of words.
 class WordReader {
  public:
   static constexpr unsigned most = 57;

@@ -30,8 +30,8 @@ inline unsigned resident_blocks(unsigned each, Device device) {
   return each * static_cast<unsigned>(count);
 }
 
-// Leaves what `blocks` blocks of a kernel do not need of a multiprocessor's memory to its cache, for
-// kernels that read their bytes twice.
+// Leaves what `blocks` blocks of a kernel do not need of a multiprocessor's memory to its cache,
+// for kernels that read their bytes twice.
 template <typename Kernel>
 void prefer_cache(Kernel* kernel, std::size_t shared_bytes, unsigned blocks) {
   constexpr std::size_t all = 228 * 1024, reserved = 1024;  // of sm_90; elsewhere a hint

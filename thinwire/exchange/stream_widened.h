@@ -1,6 +1,6 @@
-// stream_widened.h: a compressor of f32 gradients for buckets of f16 and bf16, under the contract of
-// a device: widened before it, narrowed behind it, as compress/widened.h does on the CPU. Schemes
-// widen in their kernels; stripes (stream_striped.h) do not.
+// stream_widened.h: a compressor of f32 gradients for buckets of f16 and bf16, under the contract
+// of a device: widened before it, narrowed behind it, as compress/widened.h does on the CPU.
+// Schemes widen in their kernels; stripes (stream_striped.h) do not.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
