@@ -4,10 +4,10 @@
 // Both divide the buffer into one share per rank and add share s in the order of ranks s, s + 1,
 // ..., s - 1, so both give the same bits. When all ranks send to all others at once, several flows
 // meet at each receiver's link, and some end before others. At 100 Mbit/s shares of 113 kB took
-// 19 % longer than their bytes in one piece, and 10 % longer in two segments, because the first
-// sums use the links that are done. More segments gain no more, and cost time on fast links. Around
-// a ring each link carries one steady flow and is never idle. Sending to one peer after another
-// took even longer, because each change of peer restarts a TCP flow. But a ring has 2 (N - 1) steps.
+// 19 % more than their bytes in one piece, and 10 % longer in two segments, because the first sums
+// use the links that are done. More segments gain no more, and cost time on fast links. Around a
+// ring each link carries one steady flow and is never idle. Sending to one peer after another took
+// even longer, because each change of peer restarts a TCP flow. But a ring has 2 (N - 1) steps.
 // Their latencies overlap with the transfer once a share takes longer on the wire than one latency
 // plus one segment, so only long shares use it (takes_ring()).
 // SPDX-License-Identifier: Apache-2.0
