@@ -49,7 +49,7 @@ Seat seat_of(const Settings& settings) {
 std::string why_on_host(const Settings& settings) {
   if (!settings.cuda) return "";
   if (settings.virtual_workers > 0) return "virtual workers exchange there";
-  if (const std::string why = why_late_on_host(settings); !why.empty()) return why;
+  if (std::string why = why_late_on_host(settings); !why.empty()) return why;
   if (const std::string why = why_on_host(settings.config); !why.empty())
     return "scheme " + settings.config.scheme + ": " + why;
   return has_cuda() ? "" : "this thinwire was built without nvcc";
