@@ -63,10 +63,10 @@ class Pass {
       const V tail = hn::Mul(momentum, hn::LoadU(d, old_u + i));
       const V before = hn::Add(hn::Mul(by.rest, hn::LoadU(d, old_v + i)), tail);
       const V ratio = hn::Div(tail, before);
-      const V most = hn::IfThenElse(hn::Le(ratio, by.one), ratio, by.one);
-      const V share = hn::IfThenElseZero(hn::Gt(most, hn::Zero(d)), most);
+      const V share = hn::IfThenElse(hn::Le(ratio, by.one), ratio, by.one);
       const V slow = hn::Min(hn::Mul(by.slow, share), by.half);
-      const V kept = hn::Max(hn::Mul(momentum, share), slow);
+      const V most = hn::Max(hn::Mul(momentum, share), slow);
+      const V kept = hn::IfThenElseZero(hn::Gt(most, hn::Zero(d)), most);
       const V pool = hn::Add(before, step);
       v = hn::Mul(hn::Mul(hn::Sub(by.one, kept), by.over_rest), pool);
       u = hn::Mul(hn::Mul(kept, by.over_momentum), pool);

@@ -90,10 +90,12 @@ THINWIRE_HD inline Kept pooled(const PoolFactors& by, float d, Kept old) {
   const float before = by.rest * old.v + tail;
   float share = tail / before;
   if (!(share <= 1)) share = 1;  // also where the pool is empty
-  if (!(share > 0)) share = 0;   // and never -0
   const float slow = by.slow * share < by.half ? by.slow * share : by.half;
   share = by.momentum * share;
   if (share < slow) share = slow;
+  // Never -0. Not beside the other limit: ptxas 13.0 makes a saturation of the two, which turns the
+  // NaN of an empty pool into 0.
+  if (!(share > 0)) share = 0;
   const float pool = before + d;
   return {(share * by.over_momentum) * pool, ((1 - share) * by.over_rest) * pool};
 }

@@ -102,7 +102,7 @@ __device__ void take_room(const DgcDevice& on, const DgcTile& tile, Places& plac
 }
 
 template <typename E, Accumulate accumulate>
-__global__ void __launch_bounds__(threads)
+__global__ void __launch_bounds__(threads, 4)
     take_in(const DgcDevice on, const typename E::Stored* gradient, bool vectors,
             Verdict* verdict) {
   __shared__ Places places;
@@ -118,6 +118,7 @@ __global__ void __launch_bounds__(threads)
   if (has_v) load<Element<DType::f32>>(on.v + tile.first, count, tile.first % 4 == 0, v);
   const float threshold = pass_threshold(on, on.segments[tile.segment]);
   const float scale = *on.scale;
+  const PoolFactors factors = pool_factors(on.momentum);  // twice a division: not for each element
 
   bool bad = false;
   std::uint32_t survives = 0;
@@ -129,8 +130,10 @@ __global__ void __launch_bounds__(threads)
       bad = true;
       continue;
     }
-    const Kept now =
-        accumulated({accumulate, on.momentum}, d, {has_u ? u.at[i] : 0, has_v ? v.at[i] : 0});
+    const Kept old{has_u ? u.at[i] : 0, has_v ? v.at[i] : 0};
+    const Kept now = accumulate == Accumulate::pool
+                         ? pooled(factors, d, old)
+                         : accumulated({accumulate, on.momentum}, d, old);
     if (has_u) u.at[i] = now.u;
     v.at[i] = now.v;
     if (fabsf(now.v) >= threshold) survives |= 1u << i;
