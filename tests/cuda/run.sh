@@ -32,9 +32,14 @@ if [ $# -eq 0 ]; then
   wait
 else
   export THINWIRE_SMALL=1
-  kernels='*Void*:*Halves*:*Captured*:*Fuzz*:FrameSums*:Norm*:Limit*:Buffer*:CastOnDevice.S*:Dense*'
+  kernels='*Unaligned*Halves:*.GradientsOfHalves:*ValuesBeyondHalves:FrameSums*Equal*:Norm*Buckets*'
+  kernels+=':SparseTwins.Unaligned*:DenseOn*:LimitOn*:BufferOn*:CastOnDevice.S*'
+  for scheme in onebit efsign_group_0 int8 qsgd natural_memory_residual signum signum_travel_sum \
+    terngrad terngrad_travel_sum threshold threshold_density_0_6_memory_none; do
+    kernels+=":*VoidSteps/$scheme"
+  done
   for tool in "$@"; do
-    process "$tool" "$kernels:-*OnGpu*:*ManyTiles*:*AllHalves*:*AllFloats*:*ForMany*" \
+    process "$tool" "$kernels" \
       compute-sanitizer --tool "$tool" --error-exitcode 99 --print-limit 3
   done
 fi

@@ -62,6 +62,7 @@ __device__ void find_bin(const std::uint32_t* histogram, std::uint32_t& bin, std
   constexpr unsigned each = bins / warp;
   const unsigned lane = threadIdx.x;
   const std::uint32_t place = rest;
+  __syncwarp();  // one lane writes it
   // Lane 0 has the highest bins.
   const unsigned top = bins - 1 - lane * each;
   std::uint32_t sum = 0;
