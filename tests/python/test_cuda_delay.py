@@ -324,7 +324,7 @@ def test_messages_over_an_emulated_link():
 
 def refusals(rank, world):
     for settings, part in (({"scheme": "dense", "delay": "auto:9"}, "auto:9"),
-                           ({"scheme": "threshold", "delay": 2}, "threshold")):
+                           ({"scheme": "atomo", "delay": 2}, "atomo")):
         model = Fixed().cuda()
         try:
             thinwire.attach(model, sgd(model), **settings)

@@ -45,15 +45,20 @@ VirtualWorkers::VirtualWorkers(int count,
   }
 }
 
-// Copies gradients on a device, and waits for the copies. The twins stay as long as their sizes
-// fit, because an Attachment takes other memory for another cut.
+// Copies gradients on a device, and waits for the copies. The twins stay as long as cut and types
+// do: an Attachment knows another cut by its other memory.
 const std::vector<VirtualWorkers::Tensors>& VirtualWorkers::on_host(
-    const std::vector<Tensors>& gradients) {
+    const std::vector<Tensors>& cut, const std::vector<Tensors>& gradients) {
   if (gradients[0].empty() || gradients[0][0].is_cpu()) return gradients;
   const auto alike = [](const at::Tensor& twin, const at::Tensor& gradient) {
     return twin.sizes() == gradient.sizes() && twin.scalar_type() == gradient.scalar_type();
   };
-  if (twins_.empty() || !std::ranges::equal(twins_[0], gradients[0], alike)) {
+  const auto same = [](const Tensors& one, const Tensors& other) {
+    return std::ranges::equal(
+        one, other, [](const at::Tensor& a, const at::Tensor& b) { return a.is_same(b); });
+  };
+  if (!std::ranges::equal(cut_, cut, same) || !std::ranges::equal(twins_[0], gradients[0], alike)) {
+    cut_ = cut;
     twins_.assign(gradients.size(), {});
     for (std::size_t w = 0; w < gradients.size(); ++w) {
       for (const at::Tensor& gradient : gradients[w]) {
@@ -73,7 +78,7 @@ const std::vector<VirtualWorkers::Tensors>& VirtualWorkers::on_host(
 
 void VirtualWorkers::exchange(const std::vector<Tensors>& cut,
                               const std::vector<Tensors>& gradients, const std::vector<int>& used) {
-  const std::vector<Tensors>& here = on_host(gradients);
+  const std::vector<Tensors>& here = on_host(cut, gradients);
   // Counts of all workers: what one of them has used is averaged like everything else.
   const at::Tensor counts = at::tensor(used, at::kInt);
   std::optional<Usage> usage;

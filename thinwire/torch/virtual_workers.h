@@ -35,11 +35,13 @@ class VirtualWorkers {
   double seconds_over(const Link& link) const { return job_->seconds_over(link); }
 
  private:
-  const std::vector<Tensors>& on_host(const std::vector<Tensors>& gradients);
+  const std::vector<Tensors>& on_host(const std::vector<Tensors>& cut,
+                                      const std::vector<Tensors>& gradients);
 
   std::shared_ptr<VirtualJob> job_ = std::make_shared<VirtualJob>();
   Tensors parameters_;
   std::vector<Tensors> twins_;  // of gradients on a device
+  std::vector<Tensors> cut_;    // that they are for
   std::vector<std::shared_ptr<Attachment>> workers_;
 };
 
