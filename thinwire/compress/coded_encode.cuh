@@ -14,27 +14,33 @@ __device__ void take_in(const Feed<E>& feed, std::uint32_t first, std::uint32_t 
                         float* room) {
   constexpr unsigned batch = 8;  // loads under way at once
   for (std::uint32_t base = team_thread<size>(); base < count; base += batch * size) {
+    const auto each = [&](const auto& one) {
+#pragma unroll
+      for (unsigned k = 0; k < batch; ++k)
+        if (base + k * size < count) one(k, first + base + k * size);
+    };
     typename E::Stored g[batch];
     float u[batch], v[batch];
-#pragma unroll
-    for (unsigned k = 0; k < batch; ++k) {
-      const std::uint32_t i = base + k * size;
-      if (i >= count) continue;
-      g[k] = feed.gradient[first + i];
-      if (feed.u != nullptr) u[k] = feed.u[first + i];
-      if (feed.v != nullptr) v[k] = feed.v[first + i];
+    if (feed.u == nullptr) {
+      each([&](unsigned k, std::uint32_t i) {
+        g[k] = feed.gradient[i];
+        if (feed.v != nullptr) v[k] = feed.v[i];
+      });
+      each([&](unsigned k, std::uint32_t i) {
+        const float fed = E::widen(g[k]);
+        room[i - first] = feed.v == nullptr ? fed : taken_in(fed, v[k]);
+      });
+      continue;
     }
-#pragma unroll
-    for (unsigned k = 0; k < batch; ++k) {
-      const std::uint32_t i = base + k * size;
-      if (i >= count) continue;
-      float fed = E::widen(g[k]);
-      if (feed.u != nullptr) {
-        fed = feed.moved(fed, u[k]);
-        feed.u[first + i] = u[k];
-      }
-      room[i] = feed.v == nullptr ? fed : taken_in(fed, v[k]);
-    }
+    // With three arrays conditions are outside of the loops.
+    each([&](unsigned k, std::uint32_t i) { g[k] = feed.gradient[i]; });
+    each([&](unsigned k, std::uint32_t i) { u[k] = feed.u[i]; });
+    if (feed.v != nullptr) each([&](unsigned k, std::uint32_t i) { v[k] = feed.v[i]; });
+    each([&](unsigned k, std::uint32_t i) {
+      const float fed = feed.moved(E::widen(g[k]), u[k]);
+      feed.u[i] = u[k];
+      room[i - first] = feed.v == nullptr ? fed : taken_in(fed, v[k]);
+    });
   }
 }
 
