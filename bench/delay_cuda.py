@@ -69,7 +69,7 @@ def transformer():
     layer = torch.nn.TransformerEncoderLayer(192, 4, 768, 0.0, batch_first=True, norm_first=True)
     model = torch.nn.Sequential(torch.nn.TransformerEncoder(layer, 6, enable_nested_tensor=False),
                                 torch.nn.Linear(192, 96))
-    return model, torch.randn(64, 256, 192), 96
+    return model, torch.randn(256, 256, 192), 96
 
 
 class Training:
