@@ -10,6 +10,7 @@
 #include <algorithm>
 #include <mutex>
 #include <optional>
+#include <utility>
 
 #include "apps/train/answers.h"
 #include "apps/train/buckets.h"
@@ -18,6 +19,7 @@
 #include "apps/train/data.h"
 #include "apps/train/engine.h"
 #include "apps/train/models.h"
+#include "apps/train/replay.h"
 #include "apps/verb.h"
 #include "thinwire/comm/reduce.h"
 #include "thinwire/core/error.h"
@@ -129,6 +131,9 @@ class Learner::Torch {
     const auto memories = crew_.size() > 1 ? static_cast<std::size_t>(crew_.workers) : 1;
     buckets_.emplace(parameters, common_order(parameters), bytes, seat, memories);
     for (std::size_t i = 0; i < crew_.size(); ++i) buffers_.push_back(i == 0 ? in_use() : clones());
+    tapes_.resize(crew_.size());
+    for (const auto& module : model_->modules(/*include_self=*/false))
+      draws_ = draws_ || module->as<torch::nn::Dropout>() != nullptr;
   }
 
   void turn_to(int rank) {
@@ -151,7 +156,11 @@ class Learner::Torch {
     std::unique_lock lock(randomness, std::defer_lock);
     if (seat_ == Seat::host) lock.lock();  // in streams `ready` may wait for other ranks
     const auto start = Clock::now();
-    if (rank_ == crew_.begin) buckets_->push_weights();  // the others share them
+    if (rank_ == crew_.begin) {
+      buckets_->push_weights();  // the others share them
+      start_together(step);
+    }
+    if (tape().started) return finish_started(ready, phase);
     buckets_->zero_gradients();
     if (crew_.size() > 1) use_buffers();
     // What dropout draws depends on the step alone, not on earlier steps, so a resumed run
@@ -160,10 +169,9 @@ class Learner::Torch {
     torch::manual_seed(random_at(random_at(settings_.seed, step), rank));
     double sum = 0;
     for (std::uint64_t i = 0; i < settings_.accumulate; ++i) {
-      if (i + 1 == settings_.accumulate) buckets_->watch(ready);
-      sum += pass(step * settings_.accumulate + i, phase);
+      const Ready* const last = i + 1 == settings_.accumulate ? &ready : nullptr;
+      sum += pass(step * settings_.accumulate + i, last, phase);
     }
-    buckets_->release();
     return {sum / static_cast<double>(settings_.accumulate), seconds(start, Clock::now())};
   }
 
@@ -219,19 +227,99 @@ class Learner::Torch {
     return loss_of(domain(), model_->answer(batch), batch);
   }
 
-  double pass(std::uint64_t index, const Phase& phase) {
+  // With `ready` it is the last pass of the step.
+  double pass(std::uint64_t index, const Ready* ready, const Phase& phase) {
     const auto start = Clock::now();
     const Batch batch = data_->train_batch_of(shares_->batch(index, rank_, settings_.batch),
                                               {settings_.seed, index, rank_});
+    if (recorded(batch)) {
+      start_tape(tape(), batch);
+      const double value = finish_tape(ready);
+      phase("forward, backward", start, Clock::now());
+      return value;
+    }
     const torch::Tensor loss = forward(batch);
     const auto middle = Clock::now();
     phase("forward", start, middle);
+    if (ready != nullptr) buckets_->watch(*ready);
+    backward(loss);
+    const auto value = loss.item<double>();  // waits for the GPU
+    phase("backward", middle, Clock::now());
+    if (ready != nullptr) buckets_->release();
+    return value;
+  }
+
+  void backward(const torch::Tensor& loss) const {
     const torch::Tensor part =
         settings_.accumulate == 1 ? loss : loss / static_cast<double>(settings_.accumulate);
     part.backward();
-    const auto value = loss.item<double>();  // waits for the GPU
-    phase("backward", middle, Clock::now());
-    return value;
+  }
+
+  // A recorded pass of one virtual worker, who has buffers and gradients of its own.
+  struct Tape {
+    bool warm = false;  // libraries are set up in the first pass
+    bool started = false;
+    Batch batch;  // what it computes with
+    torch::Tensor loss;
+    std::unique_ptr<Replay> pass;
+  };
+
+  Tape& tape() { return tapes_[crew_.place(rank_)]; }
+
+  // Whether this worker's pass is on a tape; if it can be, it is from the second pass on. One
+  // worker of a process starts its kernels itself, so that the exchange overlaps backward; text and
+  // speech do, because they may wait for the GPU on the way.
+  bool recorded(const Batch& batch) {
+    if (crew_.size() == 1 || device_.is_cpu() || domain() != Domain::images) return false;
+    if (!std::exchange(tape().warm, true)) return false;
+    if (tape().pass) return true;
+    tape().batch = on_device(batch);
+    tape().pass = record([this] {
+      if (settings_.accumulate == 1) buckets_->zero_gradients();
+      const torch::Tensor loss = forward(tape().batch);
+      backward(loss);
+      tape().loss = loss.detach();
+    });
+    return tape().pass != nullptr;
+  }
+
+  void start_tape(Tape& tape, const Batch& batch) {
+    tape.pass->start([&] {
+      tape.batch.input.copy_(batch.input);
+      tape.batch.target.copy_(batch.target);
+    });
+  }
+
+  double finish_tape(const Ready* ready) {
+    tape().pass->join();
+    if (ready != nullptr) {
+      buckets_->watch(*ready);
+      buckets_->release();
+    }
+    return tape().loss.item<double>();
+  }
+
+  // Starts the tapes of all workers at once, which share the GPU. Not where the time of one worker
+  // alone is asked for, or where random numbers must come in the order of the workers.
+  void start_together(std::uint64_t step) {
+    if (!settings_.link.empty() || settings_.accumulate > 1 || draws_) return;
+    together_ = Clock::now();
+    for (int rank = crew_.begin; rank < crew_.end; ++rank) {
+      Tape& tape = tapes_[crew_.place(rank)];
+      if (!tape.pass) continue;
+      start_tape(tape, data_->train_batch_of(shares_->batch(step, rank, settings_.batch),
+                                             {settings_.seed, step, rank}));
+      tape.started = true;
+    }
+  }
+
+  // Its time is that since all were started: workers slow each other down.
+  Computed finish_started(const Ready& ready, const Phase& phase) {
+    tape().started = false;
+    const double loss = finish_tape(&ready);
+    const auto now = Clock::now();
+    phase("forward, backward", together_, now);
+    return {loss, seconds(together_, now)};
   }
 
   // A backward pass of two examples reveals the order. Everything else that it changed is restored.
@@ -328,6 +416,9 @@ class Learner::Torch {
   std::shared_ptr<Model> model_;
   std::optional<Buckets> buckets_;
   std::vector<Tensors> buffers_;  // by rank of the crew
+  std::vector<Tape> tapes_;       // likewise
+  bool draws_ = false;            // whether the model draws random numbers
+  Time together_;                 // when the tapes of this step were started
 };
 
 Learner::Learner(const Settings& settings, Group& group, const Hardware& hardware, Seat seat)

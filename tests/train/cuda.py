@@ -131,10 +131,13 @@ def explains():
 
 def virtual():
     """The bits of processes, which compress on the GPU: its kernels have the bits of the CPU's.
-    BatchNorm, a skipped step and a checkpoint too."""
+    BatchNorm, a skipped step and a checkpoint too. Recorded passes of all workers run at once, and
+    one after the other where batches are accumulated."""
     task = "--model resnet20 --data synthetic --batch 4 --steps 6 --nan-at 2,1 --device cuda"
     for scheme in (*SCHEMES, "onebit", "qsgd"):
         flags, state = f"{task} --scheme {scheme}", path(scheme.split(":")[0] + ".virtual")
+        if scheme == "onebit":
+            flags += " --accumulate 2 --precision bf16"
         processes, whole, half = together(f"{flags} --workers 3", f"{flags} --virtual 3",
                                           f"{flags} --virtual 3 --stop 4 --save {state}")
         if whole["compressed_on"] != "cpu" or half["final"]["skipped"] != 1:
