@@ -147,18 +147,18 @@ class Buffers:
         """Before the first share of a step."""
         self._places = [(module._buffers, key) for module in self._model.modules()
                         for key in module._buffers]
-        self._own, self._start = {}, [_copy(one) for one in self._now()]
+        self._own, self._start = {}, _copies(self._now())
 
     def enter(self, number: int) -> None:
         if number > 0:
-            self._of_first, self._values = self._now(), self._copies(self._start)
+            self._of_first, self._values = self._now(), self._changed(self._start)
             self._given, self._inside = self._own.get(number, self._start), number
             self._put(self._given)
 
     def leave(self) -> None:
         number, self._inside = self._inside, 0
         if number > 0:
-            self._own[number] = self._copies(self._given)
+            self._own[number] = self._changed(self._given)
             for (owner, key), tensor in zip(self._places, self._of_first):
                 owner[key] = tensor
             self._put(self._values)
@@ -166,23 +166,45 @@ class Buffers:
     def _now(self) -> Gradients:
         return [owner.get(key) for owner, key in self._places]
 
-    def _copies(self, known: Gradients) -> Gradients:
+    def _changed(self, known: Gradients) -> Gradients:
         """Of the buffers as they are; what is still as `known`, a large mask perhaps, is not copied
         again."""
-        return [old if _equal(now, old) else _copy(now) for now, old in zip(self._now(), known)]
+        same = [_equal(now, old) for now, old in zip(self._now(), known)]
+        copies = _copies([None if alike else now for now, alike in zip(self._now(), same)])
+        return [old if alike else copy for old, copy, alike in zip(known, copies, same)]
 
     def _put(self, values: Gradients) -> None:
+        there, given = [], []
         for (owner, key), value in zip(self._places, values):
-            there = owner.get(key)
-            if value is None or there is None or there.shape != value.shape:
-                owner[key] = _copy(value)
-            elif not _equal(there, value):
-                with torch.no_grad():
-                    there.copy_(value)
+            now = owner.get(key)
+            if value is None or now is None or now.shape != value.shape:
+                owner[key] = _copies([value])[0]
+            elif not _equal(now, value):
+                there.append(now)
+                given.append(value)
+        _write(there, given)
 
 
-def _copy(one: Optional[torch.Tensor]) -> Optional[torch.Tensor]:
-    return None if one is None else one.detach().clone()
+def _copies(tensors: Gradients) -> Gradients:
+    copies = [one if one is None else torch.empty_like(one.detach())
+              if one.layout is torch.strided else one.detach().clone() for one in tensors]
+    given = [(to, one) for to, one in zip(copies, tensors)
+             if to is not None and one is not None and one.layout is torch.strided]
+    _write([to for to, _ in given], [one for _, one in given])
+    return copies
+
+
+def _write(there: list[torch.Tensor], values: list[torch.Tensor]) -> None:
+    """Copies all tensors of a type at once: BatchNorm has many small ones, and on a GPU each copy
+    would be a kernel of its own."""
+    kinds: dict[Any, tuple[list[torch.Tensor], list[torch.Tensor]]] = {}
+    for to, value in zip(there, values):
+        both = kinds.setdefault((to.device, to.dtype, value.device, value.dtype), ([], []))
+        both[0].append(to)
+        both[1].append(value)
+    with torch.no_grad():
+        for to_all, value_all in kinds.values():
+            torch._foreach_copy_(to_all, value_all)
 
 
 def _equal(one: Optional[torch.Tensor], other: Optional[torch.Tensor]) -> bool:
