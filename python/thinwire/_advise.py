@@ -293,7 +293,8 @@ def _randomness_kept(generators: list[torch.Generator]) -> Iterator[None]:
     states = [generator.get_state() for generator in generators]
     of_python, of_numpy = random.getstate(), numpy and numpy.random.get_state()
     try:
-        gpus = range(torch.cuda.device_count()) if torch.cuda.is_initialized() else []
+        in_use = torch.cuda.is_initialized()  # type: ignore[no-untyped-call]
+        gpus = range(torch.cuda.device_count()) if in_use else []
         with torch.random.fork_rng(devices=gpus):
             yield
     finally:

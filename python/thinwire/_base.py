@@ -395,7 +395,7 @@ class Base(Steps):
             return
         attachment = weakref.ref(self._connected)
 
-        @torch.compiler.disable
+        @torch.compiler.disable  # type: ignore[untyped-decorator]
         def note(*_: Any) -> None:
             found = attachment()
             if found is not None and torch.is_grad_enabled():
