@@ -126,6 +126,10 @@ TABLES = {
                                 "--epochs 30 --weight-decay 0.0001 --lr-warmup 400 "
                                 "--schedule cosine", "accuracy", every_scheme(2300, 0.1),
                                 factor=100),
+    "every_scheme_cifar_short": Table("every scheme, CIFAR-10, 3 epochs", CIFAR, "--model resnet20 "
+                                      "--batch 32 --epochs 3 --weight-decay 0.0001 --lr-warmup 50 "
+                                      "--schedule cosine", "accuracy", every_scheme(120, 0.1),
+                                      factor=100),
     "dgc_resnet110": Table("DGC's ideas, ResNet-110", CIFAR, f"--model resnet110 {RESNET}",
                            "accuracy", ideas(1560, PUBLISHED), workers=8, factor=100),
     "dgc_resnet20": Table("DGC's ideas, ResNet-20", CIFAR, f"--model resnet20 {RESNET}",
