@@ -128,7 +128,7 @@ TABLES = {
                                 factor=100),
     "every_scheme_cifar_short": Table("every scheme, CIFAR-10, 3 epochs", CIFAR, "--model resnet20 "
                                       "--batch 32 --epochs 3 --weight-decay 0.0001 --lr-warmup 50 "
-                                      "--schedule cosine", "accuracy", every_scheme(120, 0.1),
+                                      "--schedule cosine", "accuracy", every_scheme(390, 0.1),
                                       factor=100),
     "dgc_resnet110": Table("DGC's ideas, ResNet-110", CIFAR, f"--model resnet110 {RESNET}",
                            "accuracy", ideas(1560, PUBLISHED), workers=8, factor=100),
